@@ -1,0 +1,53 @@
+// Package device is the NIC: contexts, protection domains, memory regions, queues, QPs and their one Step(now).
+package device
+
+import (
+	"net/netip"
+
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
+)
+
+// Port is one wire of a NIC: one plane. Drivers implement it (TAP, UDP, in-memory, DPDK, the simulator); wrappers
+// (impairments, capture) take a Port and are one.
+//
+// Calls come from the device's goroutine only. None of them blocks.
+type Port interface {
+	// Caps says what the wire can do. Constant while the port lives.
+	Caps() PortCaps
+	// SetAddrs tells the wire the NIC's addresses: it answers ARP/ND for them and accepts packets to them.
+	SetAddrs(addrs []netip.Addr)
+	// RxBurst fills ps with received packets, stamped with now, and returns how many. Their bytes belong to the
+	// driver until the next RxBurst of this port.
+	RxBurst(now mono.Time, ps []pkt.Packet) int
+	// TxBurst sends packets in order and returns how many were taken; the rest was refused because the wire is
+	// full, and is offered again. A taken packet may still be lost. Data may be overwritten when it returns, and
+	// a driver may write outer headers into the headroom.
+	TxBurst(now mono.Time, ps []pkt.Packet) int
+	// LinkUp reports whether the wire can carry anything.
+	LinkUp() bool
+	// NextWake is when RxBurst or TxBurst should be called next although no descriptor is readable
+	// (delayed packets of an impairment), or mono.Never.
+	NextWake() mono.Time
+	// FDs are descriptors to wait on for received packets.
+	FDs() []int
+	// Stats returns the wire's own counters.
+	Stats() PortStats
+	Close() error
+}
+
+// PortCaps describes a wire.
+type PortCaps struct {
+	Name       string        // URL it was made from
+	Kind       string        // tap, udp, mem, dpdk, sim
+	PacketMax  int           // largest BTH … ICRC in bytes
+	RateBps    uint64        // 0 = unknown (as fast as the machine goes)
+	TimerNoise mono.Duration // the wire's own timing noise: floor of the delay target and of loss timers
+	EthernetOK bool          // carries Ethernet packets of a host port
+}
+
+// PortStats are a wire's counters. Drops are by name; a driver adds names freely.
+type PortStats struct {
+	RxPackets, RxBytes, TxPackets, TxBytes uint64
+	Drops                                  map[string]uint64
+}
