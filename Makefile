@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make help` lists the targets. Everything built lands in build/; nothing else is written.
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+
+GO      := $(shell sh ci/find-go.sh)
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)'
+PREFIX  ?= /usr/local
+B       := build
+
+.PHONY: build demo test test-all bench lint install uninstall clean help need-go fmt generate
+
+build: need-go $(B)/bin/nicemu ## build everything into build/: bin/nicemu, lib/libibverbs.so.1, tests/*
+	@$(MAKE) --no-print-directory -C verbs
+
+# Go's own cache decides what is stale.
+.PHONY: $(B)/bin/nicemu
+$(B)/bin/nicemu: need-go
+	@mkdir -p $(B)/bin
+	$(GOBUILD) -o $@ ./nicemu
+
+demo: ## the whole thing at work in under two minutes: two hosts, four lossy planes, Debian's own RDMA programs
+	@bash ci/deps.sh demo
+	@$(MAKE) --no-print-directory build
+	@$(B)/bin/nicemu demo
+
+test: ## what CI runs: build, generated files, lint, unit, race, ASan, fuzz, live; skips what this machine cannot do and says so
+	@bash ci/deps.sh test
+	@ci/run.sh test
+
+test-all: ## make test and every full suite (long); MR_TEST_RESUME=1 goes on where the last run of this commit stopped
+	@bash ci/deps.sh all
+	@ci/run.sh test full
+
+bench: ## throughput and latency beside TCP on the same machine; table on the screen, JSON in build/bench.json
+	@bash ci/deps.sh test
+	@$(MAKE) --no-print-directory build
+	@$(GO) run ./tools/bench -bin $(B)/bin/nicemu -o $(B)/bench.json
+
+lint: need-go ## static checks only: golangci-lint, go vet, formats
+	@ci/run.sh generated lint
+
+fmt: need-go ## format Go and C in place
+	@$(dir $(GO))gofmt -w $$(git ls-files '*.go')
+	@clang-format -i $$(git ls-files 'verbs/*.c' 'verbs/*.h' 'tests/*.c')
+
+generate: need-go ## regenerate what is generated from spec/
+	@$(GO) run ./tools/specgen
+
+install: build ## install below PREFIX (/usr/local), DESTDIR in front of it for packagers; the library stays out of the linker's path
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/mroce
+	install -m 755 $(B)/bin/nicemu $(DESTDIR)$(PREFIX)/bin/nicemu
+	cp -P $(B)/lib/libibverbs.so* $(DESTDIR)$(PREFIX)/lib/mroce/
+
+uninstall: ## remove what install put there
+	rm -rf $(DESTDIR)$(PREFIX)/bin/nicemu $(DESTDIR)$(PREFIX)/lib/mroce
+
+clean: ## remove build/
+	rm -rf $(B)
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+need-go:
+	@[ -n "$(GO)" ] || { echo "make: no Go that can build this; an administrator installs one with:  sudo bash ci/deps.sh build" >&2; exit 3; }

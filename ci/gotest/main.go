@@ -1,0 +1,158 @@
+// Command gotest runs `go test` and shows what a reader of a CI log needs: one line a package, the whole output of a
+// test that failed, and at the end how many passed, failed and were skipped, each skip with its reason. It adds its
+// counts to a file so that ci/run.sh can sum over jobs. With MR_TEST_REQUIRE=all a skip is a failure.
+//
+//	gotest [-counts FILE] -- GO-TEST-ARGUMENTS
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// event is a line of `go test -json`; see `go doc test2json`.
+type event struct {
+	Action      string
+	Package     string
+	ImportPath  string // of build-output
+	Test        string
+	Output      string
+	FailedBuild string
+}
+
+type report struct {
+	out                     io.Writer
+	passed, failed, skipped int
+	output                  map[string][]string // package + test → its lines
+	skips                   []string
+}
+
+func main() {
+	counts := flag.String("counts", "", "append PASSED FAILED SKIPPED to this file")
+	goCmd := flag.String("go", "go", "the go command")
+	flag.Parse()
+	r := &report{out: os.Stdout, output: map[string][]string{}}
+	err := r.run(*goCmd, flag.Args())
+	r.summary()
+	if *counts != "" {
+		if e := appendCounts(*counts, r); e != nil {
+			err = errors.Join(err, e)
+		}
+	}
+	if err == nil && r.skipped > 0 && os.Getenv("MR_TEST_REQUIRE") == "all" {
+		err = errors.New("skipped tests, and MR_TEST_REQUIRE=all asks for every one")
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "gotest: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// run starts go test and reads it to its end.
+func (r *report) run(goCmd string, args []string) error {
+	cmd := exec.Command(goCmd, append([]string{"test", "-json"}, args...)...)
+	cmd.Stderr = os.Stderr
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if err := r.read(pipe); err != nil {
+		return errors.Join(err, cmd.Wait())
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("go test %s: %w", strings.Join(args, " "), err)
+	}
+	return nil
+}
+
+func (r *report) read(in io.Reader) error {
+	s := bufio.NewScanner(in)
+	s.Buffer(nil, 16<<20)
+	for s.Scan() {
+		var e event
+		if json.Unmarshal(s.Bytes(), &e) != nil {
+			fmt.Fprintln(r.out, s.Text()) // a line of go itself
+			continue
+		}
+		r.handle(e)
+	}
+	return s.Err()
+}
+
+func (r *report) handle(e event) {
+	key := e.Package + " " + e.Test
+	switch {
+	case e.Action == "build-output":
+		fmt.Fprint(r.out, e.Output)
+	case e.Action == "output" && e.Test == "":
+		if w, _, _ := strings.Cut(e.Output, "\t"); w == "ok  " || strings.HasPrefix(w, "FAIL") || strings.HasPrefix(w, "panic") {
+			fmt.Fprint(r.out, e.Output)
+		} else {
+			r.output[key] = append(r.output[key], e.Output)
+		}
+	case e.Action == "output":
+		r.output[key] = append(r.output[key], e.Output)
+	case e.Action == "fail" && (e.Test != "" || e.FailedBuild == ""):
+		// A package fails by a test, which was counted, or by itself (a race outside tests, exit in TestMain).
+		if e.Test != "" {
+			r.failed++
+			fmt.Fprintf(r.out, "--- %s %s\n", e.Package, e.Test)
+		}
+		fmt.Fprint(r.out, strings.Join(r.output[key], ""))
+		delete(r.output, key)
+	case e.Action == "fail":
+		r.failed++ // did not build
+	case e.Action == "pass" && e.Test != "":
+		r.passed++
+		delete(r.output, key)
+	case e.Action == "skip" && e.Test != "":
+		r.skipped++
+		r.skips = append(r.skips, fmt.Sprintf("skip: %s %s: %s", e.Package, e.Test, reason(r.output[key])))
+		delete(r.output, key)
+	}
+}
+
+// reason picks the words given to t.Skip out of a test's output: "    file.go:12: words".
+func reason(lines []string) string {
+	for _, l := range slices.Backward(lines) {
+		l = strings.TrimSpace(l)
+		if l == "" || strings.HasPrefix(l, "===") || strings.HasPrefix(l, "---") {
+			continue
+		}
+		if _, words, ok := strings.Cut(l, ".go:"); ok {
+			_, l, _ = strings.Cut(words, ": ")
+		}
+		return l
+	}
+	return "no reason given"
+}
+
+func (r *report) summary() {
+	for _, s := range r.skips {
+		fmt.Fprintln(r.out, s)
+	}
+	fmt.Fprintf(r.out, "tests: %d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
+}
+
+func appendCounts(path string, r *report) error {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(f, r.passed, r.failed, r.skipped)
+	for _, s := range r.skips {
+		fmt.Fprintln(f, s)
+	}
+	return f.Close()
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestReport(t *testing.T) {
+	const in = `{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:7: not equal\n"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"    b_test.go:9: no TAP: permission denied\n"}
+{"Action":"output","Package":"p","Test":"TestB","Output":"--- SKIP: TestB (0.00s)\n"}
+{"Action":"skip","Package":"p","Test":"TestB"}
+{"Action":"output","Package":"p","Test":"TestC","Output":"    quiet\n"}
+{"Action":"pass","Package":"p","Test":"TestC"}
+{"Action":"output","Package":"p","Output":"FAIL\tp\t0.01s\n"}
+{"Action":"fail","Package":"p"}
+{"Action":"build-output","ImportPath":"q","Output":"q.go:1: syntax error\n"}
+{"Action":"fail","Package":"q","FailedBuild":"q"}
+`
+	var out strings.Builder
+	r := &report{out: &out, output: map[string][]string{}}
+	if err := r.read(strings.NewReader(in)); err != nil {
+		t.Fatal(err)
+	}
+	r.summary()
+	const want = `--- p TestA
+=== RUN   TestA
+    a_test.go:7: not equal
+FAIL	p	0.01s
+q.go:1: syntax error
+skip: p TestB: no TAP: permission denied
+tests: 1 passed, 2 failed, 1 skipped
+`
+	if out.String() != want {
+		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
+	}
+}

@@ -1,0 +1,180 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Every check of this project, one function per job; docs/ci.md says what each is for. Runs on any machine:
+#   ci/run.sh JOB…      jobs in the order given, all of them even when one fails; minutes and counts at the end
+#   ci/run.sh list      the jobs
+# "test" stands for the jobs of `make test`, "full" for the full suites, "rotate" for the one full suite whose turn it is.
+# MR_TEST_REQUIRE=all (set by .ci/run) turns every skip into a failure. MR_TEST_RESUME=1 leaves out full suites that
+# passed on this very commit already.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=build/ci
+
+test_jobs="build generated unit race asan fuzz sim live lint"
+full_jobs="full_live full_soak full_pyverbs"
+
+# ---------------------------------------------------------------- words the jobs use
+say() { printf '%s\n' "$*"; }
+
+# absent THING: the job has nothing to work on yet. No skip: nothing was left out.
+absent() { say "   nothing to do: no $1 in this tree yet"; exit 0; }
+
+# skip REASON: the machine cannot do it. Counted, listed at the end, a failure where CI asks for everything.
+skip() {
+    printf '0 0 1\nskip: %s: %s\n' "$job" "$1" >>"$MR_COUNTS"
+    say "   skipped: $1"
+    [ "${MR_TEST_REQUIRE:-}" != all ] || { say "   MR_TEST_REQUIRE=all: a skip is a failure"; exit 1; }
+}
+
+# count PASSED FAILED: for checks that are not Go tests.
+count() { printf '%s %s 0\n' "$1" "$2" >>"$MR_COUNTS"; }
+
+gotest() { "$go" run ./ci/gotest -go "$go" -counts "$MR_COUNTS" -- "$@"; }
+
+# Packages with a goroutine of their own, in tests or out: the race detector has nothing to find elsewhere.
+with_goroutines() {
+    git grep -lE '(^|[[:space:]{;])go (func|[a-zA-Z_][a-zA-Z_.0-9]*)\(' -- '*.go' ':!refimpl' ':!ci/lint' |
+        xargs -r -n1 dirname | sort -u | sed 's|^|./|'
+}
+
+# ---------------------------------------------------------------- jobs
+job_deps() { bash ci/deps.sh all; }
+
+job_build() {
+    CGO_ENABLED=0 "$go" build ./...
+    CGO_ENABLED=0 "$go" vet -tags live ./...
+    [ -d nicemu ] && [ -e verbs/Makefile ] || absent "nicemu and verbs/Makefile"
+    make --no-print-directory build
+    GOARCH=arm64 CGO_ENABLED=0 "$go" build ./...
+}
+
+# What is derived or has one right form: run its maker again and compare.
+job_generated() {
+    local bad
+    bad=$("$(dirname "$go")/gofmt" -l $(git ls-files '*.go'))
+    [ -z "$bad" ] || { say "gofmt wants to change: $bad"; exit 1; }
+    "$go" mod verify >/dev/null
+    [ -d tools/specgen ] && "$go" run ./tools/specgen -check
+    count 2 0
+    mapfile -t c < <(git ls-files 'verbs/*.c' 'verbs/*.h' 'tests/*.c')
+    [ -e .clang-format ] && [ ${#c[@]} -gt 0 ] || return 0
+    if ! command -v clang-format >/dev/null; then skip "no clang-format (Debian: clang-format)"; return 0; fi
+    case $(clang-format --version) in
+    *version\ 14.*) clang-format --dry-run -Werror "${c[@]}" && count 1 0 ;;
+    *) skip "clang-format is not version 14, whose formatting the tree has" ;;
+    esac
+}
+
+# Own module, so that the linter's dependencies are not the project's; the binary is kept in build/.
+job_lint() {
+    say "   (the first build of golangci-lint takes some minutes)"
+    mkdir -p build/bin
+    (cd ci/lint && "$go" build -o ../../build/bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
+    build/bin/golangci-lint run --timeout 10m ./...
+    count 1 0
+}
+
+job_unit() { gotest -shuffle=on -timeout 10m ./...; }
+
+job_race() {
+    mapfile -t pkgs < <(with_goroutines)
+    [ ${#pkgs[@]} -gt 0 ] || absent "package with goroutines"
+    gotest -race -short -timeout 15m "${pkgs[@]}"
+}
+
+job_asan() {
+    [ -e verbs/Makefile ] || absent "verbs/Makefile"
+    make --no-print-directory -C verbs asan-test
+    count 1 0
+}
+
+# Each fuzz target for 20 seconds: long enough to catch what a change broke, no search for deep bugs.
+job_fuzz() {
+    local pkg name n=0
+    while read -r pkg; do
+        for name in $("$go" test -list '^Fuzz' "$pkg" | grep '^Fuzz' || true); do
+            say "   $pkg $name"
+            "$go" test -run '^$' -fuzz "^$name\$" -fuzztime "${MR_FUZZ_TIME:-20s}" -timeout 5m "$pkg" >"$out/fuzz.log" 2>&1 ||
+                { tail -n 40 "$out/fuzz.log"; count 0 1; exit 1; }
+            n=$((n + 1))
+        done
+    done < <(git grep -l '^func Fuzz' -- '*_test.go' | xargs -r -n1 dirname | sort -u | sed 's|^|./|')
+    count $n 0
+}
+
+job_sim() {
+    [ -d tools/vopr ] || [ -d tools/sim ] || absent "tools/sim"
+    gotest -timeout 15m ./tools/sim/...
+}
+
+job_live() {
+    [ -x build/bin/nicemu ] || absent "build/bin/nicemu"
+    MR_LIVE=pairwise gotest -tags live -count=1 -timeout 20m ./tests/live
+}
+
+job_full_live() { MR_LIVE=full gotest -tags live -count=1 -timeout 60m ./tests/live; }
+
+job_full_soak() { MR_LIVE=soak gotest -tags live -count=1 -run Soak -timeout 60m ./tests/live; }
+
+job_full_pyverbs() { bash ci/pyverbs.sh; }
+
+# ---------------------------------------------------------------- running them
+expand() {
+    local j
+    for j in "$@"; do
+        case $j in
+        test) say $test_jobs ;;
+        full) say $full_jobs ;;
+        rotate)
+            local suites=($full_jobs)
+            say "${suites[$(($(git rev-list --count HEAD) % ${#suites[@]}))]}"
+            ;;
+        *) say "$j" ;;
+        esac
+    done
+}
+
+# done_mark JOB: where a full suite notes that it passed on this commit; nothing with uncommitted changes.
+done_mark() {
+    case $1 in full_*) [ -n "$(git status --porcelain 2>/dev/null)" ] || say "$out/passed/$(git rev-parse HEAD)/$1" ;; esac
+}
+
+main() {
+    local j start began=$SECONDS failed=() rows=() mark rc
+    mkdir -p $out
+    export MR_COUNTS=$PWD/$out/counts
+    : >"$MR_COUNTS"
+    for j in $(expand "$@"); do
+        declare -F "job_$j" >/dev/null || { say "ci/run.sh: no job \"$j\"; see ci/run.sh list" >&2; exit 2; }
+    done
+    for j in $(expand "$@"); do
+        mark=$(done_mark "$j")
+        if [ "${MR_TEST_RESUME:-}" = 1 ] && [ -n "$mark" ] && [ -e "$mark" ]; then
+            rows+=("$(printf '%-14s %8s' "$j" 'passed before')")
+            continue
+        fi
+        say "=== $j"
+        start=$SECONDS rc=0
+        bash ci/run.sh --job "$j" || rc=$? # a process each: `set -e` works in it, and it cannot disturb the next
+        rows+=("$(printf '%-14s %6d:%02d  %s' "$j" $(((SECONDS - start) / 60)) $(((SECONDS - start) % 60)) "$([ $rc = 0 ] && say ok || say "FAILED ($rc)")")")
+        if [ $rc != 0 ]; then failed+=("$j"); elif [ -n "$mark" ]; then mkdir -p "$(dirname "$mark")" && : >"$mark"; fi
+    done
+    say "=== minutes"
+    printf '%s\n' "${rows[@]}"
+    grep '^skip:' "$MR_COUNTS" | sort -u || true
+    # In the words of the usual test runners, so that people and programs find it.
+    awk -v jobs_failed=${#failed[@]} -v secs=$((SECONDS - began)) '/^[0-9]/ {p += $1; f += $2; s += $3}
+        END {if (f < jobs_failed) f = jobs_failed; printf "=== %d passed, %d failed, %d skipped in %d.00s ===\n", p, f, s, secs}' "$MR_COUNTS"
+    [ ${#failed[@]} = 0 ] || { say "FAIL: ${failed[*]}"; exit 1; }
+}
+
+case ${1:-list} in
+list) declare -F | sed -n 's/^declare -f job_//p'; say "groups: test = $test_jobs; full = $full_jobs; rotate = one of full" ;;
+--job)
+    job=$2
+    # Found again here: `deps` may just have installed it.
+    go=$(sh ci/find-go.sh) || [ "$job" = deps ] || { say "no Go; run: sudo bash ci/deps.sh build" >&2; exit 3; }
+    "job_$job"
+    ;;
+*) main "$@" ;;
+esac
