@@ -1,0 +1,64 @@
+package hostq
+
+import (
+	"errors"
+	"unsafe"
+)
+
+// Mem is the daemon's mapping of one context's memory.
+type Mem struct {
+	b    []byte
+	page *CtxPage
+}
+
+// Errors of memory layout.
+var (
+	ErrMemSize   = errors.New("hostq: memory has a size or alignment that cannot be")
+	ErrRingPlace = errors.New("hostq: ring does not fit into the memory, is not aligned, or has a size that is no power of two")
+)
+
+// NewMem views mapped memory. b must stay mapped while any Ring of it is used.
+func NewMem(b []byte) (*Mem, error) {
+	if len(b) < CtxBytesMin || uint64(len(b)) > CtxBytesMax || uintptr(unsafe.Pointer(&b[0]))%RingAlign != 0 {
+		return nil, ErrMemSize
+	}
+	return &Mem{b: b, page: (*CtxPage)(unsafe.Pointer(&b[0]))}, nil
+}
+
+// Len is the size of the memory.
+func (m *Mem) Len() uint64 { return uint64(len(m.b)) }
+
+// Ring is a view of one ring. The zero Ring has no entries.
+type Ring struct {
+	hdr    *RingHeader
+	slots  []byte
+	n      uint32 // entries, a power of two
+	stride uint32
+}
+
+// Ring views a ring of n entries of stride bytes at off, after checking that it lies within the memory.
+func (m *Mem) Ring(off uint64, n, stride, maxEntries uint32) (Ring, error) {
+	if n == 0 || n&(n-1) != 0 || n > maxEntries || stride == 0 || stride > 4096 || stride%16 != 0 ||
+		off%RingAlign != 0 || off < CtxPageBytes || off > uint64(len(m.b)) ||
+		RingHdr+uint64(n)*uint64(stride) > uint64(len(m.b))-off {
+		return Ring{}, ErrRingPlace
+	}
+	end := off + RingHdr + uint64(n)*uint64(stride)
+	return Ring{
+		hdr:    (*RingHeader)(unsafe.Pointer(&m.b[off])),
+		slots:  m.b[off+RingHdr : end : end],
+		n:      n,
+		stride: stride,
+	}, nil
+}
+
+// NewTestMem makes memory on the heap, aligned as a mapping would be.
+func NewTestMem(size int) *Mem {
+	b := make([]byte, size+RingAlign)
+	skip := -uintptr(unsafe.Pointer(&b[0])) % RingAlign
+	m, err := NewMem(b[skip : int(skip)+size : int(skip)+size])
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
