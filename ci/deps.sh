@@ -81,7 +81,6 @@ if ! command -v apt-get >/dev/null; then
 fi
 
 export DEBIAN_FRONTEND=noninteractive # tshark would ask whether users may capture; the answer that changes nothing is taken
-[ -n "$go" ] || packages+=(ca-certificates)
 if [ -z "$go" ] && ! command -v go >/dev/null; then packages+=(golang-go); fi
 if [ ${#packages[@]} -gt 0 ]; then
     echo "deps: installing ${packages[*]}"
