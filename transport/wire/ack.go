@@ -6,47 +6,47 @@ import (
 	"github.com/metaroce/metaroce/internal/serial"
 )
 
-// The payload of an ACK is a header of one word, then blocks. Every block begins with a word of its own:
+// The payload of an ACK is a header of one word, then blocks, each of which begins with a word that tells its type
+// and length.
 //
-//	+---------------+-----------------------------------------------+
-//	| block count   |                    reserved                   |
-//	+---------------+---------------+-------------------------------+
-//	|     type      | length, words |    16 bits of the block's     |
-//	+---------------+---------------+-------------------------------+
+//	bits AckH
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|     Count     |                   reserved                    |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//
+//	bits BlockHead
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|     Type      |     Words     |              Own              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 
-// BitmapBits is the number of path sequences below the highest that a PathBlock reports.
-const BitmapBits = 128
-
-// bitmapWords is the number of 32-bit words that hold them.
-const bitmapWords = BitmapBits / 32
-
-// MaxPathBlock and the others are the largest lengths of blocks, for those who fit acks into packets.
-const (
-	AckHLen       = ackHLen
-	MaxPathBlock  = blkPathLen + bitmapWords*4
-	PlaneBlockLen = blkPlaneLen
-	QPBlockLen    = blkQPLen
-	RefusalLen    = blkRefusalLen
-)
+// MaxPathBlock is the length of a path block with its whole bitmap.
+const MaxPathBlock = PathBlockLen + 4*maxPathBlockBitmap
 
 // maxBlocks is what the 8-bit count can say.
 const maxBlocks = 255
 
 // PathBlock reports what arrived on one path.
 //
-//	+---------------+---------------+-------------------------------+
-//	|    type 1     |  length 5-9   |            path id            |
-//	+---------------+---------------+-------------------------------+
-//	|                    highest path sequence                      |
-//	+---------------------------------------------------------------+
-//	|                   timestamp echoed, 16 ns units               |
-//	+---------------------------------------------------------------+
-//	|                       hold time, 16 ns units                  |
-//	+---------------------------------------------------------------+
-//	|                CE-marked packets, cumulative                  |
-//	+---------------------------------------------------------------+
-//	|  0-4 words: bit i of word w = highest - 1 - (32w + i) arrived |
-//	+---------------------------------------------------------------+
+//	bits PathBlock
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|   Type = 1    |   Words 5-9   |             Path              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                            Highest                            |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                             Echo                              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                             Hold                              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                              CE                               |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                     Bitmap (0 to 4 words)                     |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 type PathBlock struct {
 	Path    uint16
 	Highest uint32
@@ -57,7 +57,7 @@ type PathBlock struct {
 }
 
 // Len returns the block's length on the wire.
-func (p *PathBlock) Len() int { return blkPathLen + 4*p.words() }
+func (p *PathBlock) Len() int { return PathBlockLen + 4*p.words() }
 
 func (p *PathBlock) words() int {
 	switch {
@@ -75,13 +75,16 @@ func (p *PathBlock) words() int {
 
 // PlaneBlock reports what arrived on one plane and what may be in flight there.
 //
-//	+---------------+---------------+---------------+---------------+
-//	|    type 2     |   length 3    |     plane     |   reserved    |
-//	+---------------+---------------+---------------+---------------+
-//	|              bytes received, cumulative, wraps                |
-//	+---------------------------------------------------------------+
-//	|                         grant, bytes                          |
-//	+---------------------------------------------------------------+
+//	bits PlaneBlock
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|   Type = 2    |   Words = 3   |     Plane     |   reserved    |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                             Bytes                             |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                             Grant                             |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 type PlaneBlock struct {
 	Plane uint8
 	Bytes uint32
@@ -90,13 +93,16 @@ type PlaneBlock struct {
 
 // QPBlock tells a requester how far its sends may go.
 //
-//	+---------------+---------------+-------------------------------+
-//	|    type 3     |   length 3    |           reserved            |
-//	+---------------+---------------+-------------------------------+
-//	|   reserved    |      QP number, of the ack's receiver         |
-//	+---------------+-----------------------------------------------+
-//	|        receive limit: send numbers below it may be sent       |
-//	+---------------------------------------------------------------+
+//	bits QPBlock
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|   Type = 3    |   Words = 3   |           reserved            |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|   reserved    |                      QPN                      |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                             Limit                             |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 type QPBlock struct {
 	QPN   uint32
 	Limit uint32
@@ -104,15 +110,18 @@ type QPBlock struct {
 
 // RefusalBlock says that a packet arrived and was not accepted.
 //
-//	+---------------+---------------+-------------------------------+
-//	|    type 4     |   length 4    |            path id            |
-//	+---------------+---------------+-------------------------------+
-//	|                         path sequence                         |
-//	+---------------+-----------------------------------------------+
-//	|     code      |  QP number, of the ack's receiver; 0 unknown  |
-//	+-+---+---------+-----------------------------------------------+
-//	|O|rsv|RNR timer|                      PSN                      |
-//	+-+---+---------+-----------------------------------------------+
+//	bits RefusalBlock
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|   Type = 4    |   Words = 4   |             Path              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                              Seq                              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|     Code      |                      QPN                      |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|O|rsv|  Timer  |                      PSN                      |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 type RefusalBlock struct {
 	Path    uint16
 	Seq     uint32
@@ -132,8 +141,8 @@ type AckWriter struct {
 
 // Init begins an ACK in b, which must have room for AckHLen bytes.
 func (w *AckWriter) Init(b []byte) {
-	_ = b[ackHLen-1]
-	w.b, w.n, w.c = b, ackHLen, 0
+	_ = b[AckHLen-1]
+	w.b, w.n, w.c = b, AckHLen, 0
 }
 
 // Len returns the payload's length so far.
@@ -156,9 +165,9 @@ func (w *AckWriter) block(t BlockType, n int, own uint16) []byte {
 	b := w.b[w.n : w.n+n]
 	w.n += n
 	w.c++
-	b[offBlkType] = byte(t)
-	b[offBlkWords] = byte(n / 4)
-	binary.BigEndian.PutUint16(b[offBlkOwn:], own)
+	b[offBlockHeadType] = byte(t)
+	b[offBlockHeadWords] = byte(n / 4)
+	binary.BigEndian.PutUint16(b[offBlockHeadOwn:], own)
 	return b
 }
 
@@ -168,51 +177,51 @@ func (w *AckWriter) Path(p *PathBlock) bool {
 	if b == nil {
 		return false
 	}
-	binary.BigEndian.PutUint32(b[offPathHighest:], p.Highest)
-	binary.BigEndian.PutUint32(b[offPathEcho:], p.Echo)
-	binary.BigEndian.PutUint32(b[offPathHold:], p.Hold)
-	binary.BigEndian.PutUint32(b[offPathCE:], p.CE)
-	for i := 0; offPathBitmap+4*i < len(b); i++ {
-		binary.BigEndian.PutUint32(b[offPathBitmap+4*i:], uint32(p.Bitmap[i/2]>>(i%2*32)))
+	binary.BigEndian.PutUint32(b[offPathBlockHighest:], p.Highest)
+	binary.BigEndian.PutUint32(b[offPathBlockEcho:], p.Echo)
+	binary.BigEndian.PutUint32(b[offPathBlockHold:], p.Hold)
+	binary.BigEndian.PutUint32(b[offPathBlockCE:], p.CE)
+	for i := 0; offPathBlockBitmap+4*i < len(b); i++ {
+		binary.BigEndian.PutUint32(b[offPathBlockBitmap+4*i:], uint32(p.Bitmap[i/2]>>(i%2*32)))
 	}
 	return true
 }
 
 // Plane adds a plane block; false = no room.
 func (w *AckWriter) Plane(p *PlaneBlock) bool {
-	b := w.block(BlockPlane, blkPlaneLen, uint16(p.Plane)<<8)
+	b := w.block(BlockPlane, PlaneBlockLen, uint16(p.Plane)<<8)
 	if b == nil {
 		return false
 	}
-	binary.BigEndian.PutUint32(b[offPlaneBytes:], p.Bytes)
-	binary.BigEndian.PutUint32(b[offPlaneGrant:], p.Grant)
+	binary.BigEndian.PutUint32(b[offPlaneBlockBytes:], p.Bytes)
+	binary.BigEndian.PutUint32(b[offPlaneBlockGrant:], p.Grant)
 	return true
 }
 
 // QP adds a QP block; false = no room.
 func (w *AckWriter) QP(q *QPBlock) bool {
-	b := w.block(BlockQP, blkQPLen, 0)
+	b := w.block(BlockQP, QPBlockLen, 0)
 	if b == nil {
 		return false
 	}
-	binary.BigEndian.PutUint32(b[offQPQPN-1:], q.QPN&Mask24)
-	binary.BigEndian.PutUint32(b[offQPLimit:], q.Limit)
+	binary.BigEndian.PutUint32(b[offQPBlockQPN-1:], q.QPN&Mask24)
+	binary.BigEndian.PutUint32(b[offQPBlockLimit:], q.Limit)
 	return true
 }
 
 // Refusal adds a refusal block; false = no room.
 func (w *AckWriter) Refusal(r *RefusalBlock) bool {
-	b := w.block(BlockRefusal, blkRefusalLen, r.Path)
+	b := w.block(BlockRefusal, RefusalBlockLen, r.Path)
 	if b == nil {
 		return false
 	}
-	bits := r.Timer & maskRefusalTimer
+	bits := r.Timer & maskRefusalBlockTimer
 	if r.InOrder {
-		bits |= maskRefusalOrder
+		bits |= maskRefusalBlockInOrder
 	}
-	binary.BigEndian.PutUint32(b[offRefusalSeq:], r.Seq)
-	binary.BigEndian.PutUint32(b[offRefusalCode:], uint32(r.Code)<<24|r.QPN&Mask24)
-	binary.BigEndian.PutUint32(b[offRefusalBits:], uint32(bits)<<24|uint32(r.PSN)&Mask24)
+	binary.BigEndian.PutUint32(b[offRefusalBlockSeq:], r.Seq)
+	binary.BigEndian.PutUint32(b[offRefusalBlockCode:], uint32(r.Code)<<24|r.QPN&Mask24)
+	binary.BigEndian.PutUint32(b[offRefusalBlockInOrder:], uint32(bits)<<24|uint32(r.PSN)&Mask24)
 	return true
 }
 
@@ -226,25 +235,25 @@ type AckReader struct {
 // blockLens are the smallest and largest lengths in words, by type. Longer blocks of the fixed kinds are let
 // through, their end unread: later versions may add to them.
 var blockLens = [...][2]int{
-	BlockPath:    {blkPathLen / 4, MaxPathBlock / 4},
-	BlockPlane:   {blkPlaneLen / 4, 255},
-	BlockQP:      {blkQPLen / 4, 255},
-	BlockRefusal: {blkRefusalLen / 4, 255},
+	BlockPath:    {PathBlockLen / 4, MaxPathBlock / 4},
+	BlockPlane:   {PlaneBlockLen / 4, 255},
+	BlockQP:      {QPBlockLen / 4, 255},
+	BlockRefusal: {RefusalBlockLen / 4, 255},
 }
 
 // Init checks the structure of an ACK's payload and begins the walk.
 func (r *AckReader) Init(payload []byte) Drop {
 	*r = AckReader{}
-	if len(payload) < ackHLen {
+	if len(payload) < AckHLen {
 		return DropAckLength
 	}
-	count, rest := int(payload[0]), payload[ackHLen:]
+	count, rest := int(payload[0]), payload[AckHLen:]
 	b := rest
 	for range count {
-		if len(b) < blkHeadLen {
+		if len(b) < BlockHeadLen {
 			return DropAckBlock
 		}
-		t, words := int(b[offBlkType]), int(b[offBlkWords])
+		t, words := int(b[offBlockHeadType]), int(b[offBlockHeadWords])
 		if words == 0 || 4*words > len(b) {
 			return DropAckBlock
 		}
@@ -263,9 +272,9 @@ func (r *AckReader) Init(payload []byte) Drop {
 // Next moves to the next block of a known type; false at the end.
 func (r *AckReader) Next() (BlockType, bool) {
 	for len(r.b) > 0 {
-		n := 4 * int(r.b[offBlkWords])
+		n := 4 * int(r.b[offBlockHeadWords])
 		r.cur, r.b = r.b[:n], r.b[n:]
-		if t := BlockType(r.cur[offBlkType]); t >= BlockPath && t <= BlockRefusal {
+		if t := BlockType(r.cur[offBlockHeadType]); t >= BlockPath && t <= BlockRefusal {
 			return t, true
 		}
 		r.Unknown++
@@ -276,47 +285,47 @@ func (r *AckReader) Next() (BlockType, bool) {
 // Path reads the block that Next found, of type BlockPath.
 func (r *AckReader) Path(p *PathBlock) {
 	b := r.cur
-	_ = b[blkPathLen-1]
+	_ = b[PathBlockLen-1]
 	*p = PathBlock{
-		Path:    binary.BigEndian.Uint16(b[offBlkOwn:]),
-		Highest: binary.BigEndian.Uint32(b[offPathHighest:]),
-		Echo:    binary.BigEndian.Uint32(b[offPathEcho:]),
-		Hold:    binary.BigEndian.Uint32(b[offPathHold:]),
-		CE:      binary.BigEndian.Uint32(b[offPathCE:]),
+		Path:    binary.BigEndian.Uint16(b[offBlockHeadOwn:]),
+		Highest: binary.BigEndian.Uint32(b[offPathBlockHighest:]),
+		Echo:    binary.BigEndian.Uint32(b[offPathBlockEcho:]),
+		Hold:    binary.BigEndian.Uint32(b[offPathBlockHold:]),
+		CE:      binary.BigEndian.Uint32(b[offPathBlockCE:]),
 	}
-	for i := 0; offPathBitmap+4*i < len(b); i++ {
-		p.Bitmap[i/2] |= uint64(binary.BigEndian.Uint32(b[offPathBitmap+4*i:])) << (i % 2 * 32)
+	for i := 0; offPathBlockBitmap+4*i < len(b); i++ {
+		p.Bitmap[i/2] |= uint64(binary.BigEndian.Uint32(b[offPathBlockBitmap+4*i:])) << (i % 2 * 32)
 	}
 }
 
 // Plane reads the block that Next found, of type BlockPlane.
 func (r *AckReader) Plane(p *PlaneBlock) {
 	b := r.cur
-	_ = b[blkPlaneLen-1]
-	p.Plane = b[offBlkOwn]
-	p.Bytes = binary.BigEndian.Uint32(b[offPlaneBytes:])
-	p.Grant = binary.BigEndian.Uint32(b[offPlaneGrant:])
+	_ = b[PlaneBlockLen-1]
+	p.Plane = b[offPlaneBlockPlane]
+	p.Bytes = binary.BigEndian.Uint32(b[offPlaneBlockBytes:])
+	p.Grant = binary.BigEndian.Uint32(b[offPlaneBlockGrant:])
 }
 
 // QP reads the block that Next found, of type BlockQP.
 func (r *AckReader) QP(q *QPBlock) {
 	b := r.cur
-	_ = b[blkQPLen-1]
-	q.QPN = be24(b[offQPQPN-1:])
-	q.Limit = binary.BigEndian.Uint32(b[offQPLimit:])
+	_ = b[QPBlockLen-1]
+	q.QPN = be24(b[offQPBlockQPN-1:])
+	q.Limit = binary.BigEndian.Uint32(b[offQPBlockLimit:])
 }
 
 // Refusal reads the block that Next found, of type BlockRefusal.
 func (r *AckReader) Refusal(f *RefusalBlock) {
 	b := r.cur
-	_ = b[blkRefusalLen-1]
+	_ = b[RefusalBlockLen-1]
 	*f = RefusalBlock{
-		Path:    binary.BigEndian.Uint16(b[offBlkOwn:]),
-		Seq:     binary.BigEndian.Uint32(b[offRefusalSeq:]),
-		Code:    RefusalCode(b[offRefusalCode]),
-		QPN:     be24(b[offRefusalQPN-1:]),
-		PSN:     serial.PSN(be24(b[offRefusalPSN-1:])),
-		Timer:   b[offRefusalBits] & maskRefusalTimer,
-		InOrder: b[offRefusalBits]&maskRefusalOrder != 0,
+		Path:    binary.BigEndian.Uint16(b[offBlockHeadOwn:]),
+		Seq:     binary.BigEndian.Uint32(b[offRefusalBlockSeq:]),
+		Code:    RefusalCode(b[offRefusalBlockCode]),
+		QPN:     be24(b[offRefusalBlockQPN-1:]),
+		PSN:     serial.PSN(be24(b[offRefusalBlockPSN-1:])),
+		Timer:   b[offRefusalBlockInOrder] & maskRefusalBlockTimer,
+		InOrder: b[offRefusalBlockInOrder]&maskRefusalBlockInOrder != 0,
 	}
 }

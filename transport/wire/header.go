@@ -8,15 +8,8 @@ import (
 
 // Sizes that follow from the headers.
 const (
-	// MaxOverhead is the largest number of bytes from BTH to ICRC beside the payload (WRITE with immediate).
-	MaxOverhead = BTHLen + MPHLen + RETHLen + SNDHLen + ImmDtLen + ICRCLen
-	// PlaneOverhead is what an IB MTU needs beside it in the MTU of a plane: IPv6, UDP, MaxOverhead and the tag of
-	// a secured association.
-	PlaneOverhead = 40 + 8 + MaxOverhead + 16
 	// MinPacket is the length of a packet without extension headers and payload.
 	MinPacket = BTHLen + MPHLen + ICRCLen
-	// PKeyDefault is the partition key that RoCE uses.
-	PKeyDefault = 0xFFFF
 	// Mask24 keeps the 24 bits of a QPN or PSN.
 	Mask24 = 1<<24 - 1
 )
@@ -65,9 +58,7 @@ type Header struct {
 func (h *Header) Size() int {
 	n := BTHLen + MPHLen
 	if h.Op >= opBase {
-		if e := extLen[h.Op-opBase]; e > 0 {
-			n += int(e)
-		}
+		n += int(opTable[h.Op-opBase].ext)
 	}
 	return n
 }
@@ -82,26 +73,31 @@ func (h *Header) PadFor(n int) int {
 //
 // Base transport header:
 //
-//	 0               1               2               3
-//	+---------------+-+-+---+-------+-------------------------------+
-//	|    opcode     |S|M|pad| TVer 0|             P_Key             |
-//	+---------------+-+-+---+-------+-------------------------------+
-//	|   reserved    |           destination QP number               |
-//	+-+-------------+-----------------------------------------------+
-//	|A|  reserved   |                      PSN                      |
-//	+-+-------------+-----------------------------------------------+
+//	bits BTH
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|    Opcode     |S|M|Pad| TVer  |             PKey              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|   reserved    |                    DestQP                     |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|A|     rsv     |                      PSN                      |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //
 // MetaRoCE path header:
 //
-//	+---------------------------------------------------------------+
-//	|                        association tag                        |
-//	+-------------------------------+---------------+-------+-------+
-//	|            path id            |     flags     |version|reserv.|
-//	+-------------------------------+---------------+-------+-------+
-//	|                         path sequence                         |
-//	+---------------------------------------------------------------+
-//	|                 transmit timestamp, 16 ns units               |
-//	+---------------------------------------------------------------+
+//	bits MPH
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                              Tag                              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|             Path              |     Flags     |  Ver  |  rsv  |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                              Seq                              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                              TS                               |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 func (h *Header) Put(b []byte) int {
 	n := h.Size()
 	b = b[:n]
@@ -126,7 +122,7 @@ func (h *Header) putBTH(b []byte) {
 		ar = maskBTHAckReq << 24
 	}
 	b[offBTHOpcode] = byte(h.Op)
-	b[offBTHBits] = bits
+	b[offBTHSE] = bits
 	binary.BigEndian.PutUint16(b[offBTHPKey:], pkey)
 	binary.BigEndian.PutUint32(b[offBTHDestQP-1:], h.DestQP&Mask24)
 	binary.BigEndian.PutUint32(b[offBTHPSN-1:], ar|uint32(h.PSN)&Mask24)
@@ -179,7 +175,7 @@ func Decode(b []byte, h *Header) (payload []byte, d Drop) {
 	if len(b) < MinPacket || len(b)&3 != 0 {
 		return nil, DropLength
 	}
-	if b[offBTHBits]&maskBTHTVer != 0 {
+	if b[offBTHSE]&maskBTHTVer != 0 {
 		return nil, DropTVer
 	}
 	h.getBTH(b)
@@ -187,7 +183,7 @@ func Decode(b []byte, h *Header) (payload []byte, d Drop) {
 	if h.Version != Version && h.Op != OpHello {
 		return nil, DropVersion
 	}
-	if h.Op < opBase || extLen[h.Op-opBase] < 0 {
+	if h.Op < opBase || !opTable[h.Op-opBase].known {
 		return nil, DropOpcode
 	}
 	n := h.Size()
@@ -199,7 +195,7 @@ func Decode(b []byte, h *Header) (payload []byte, d Drop) {
 	if n > end {
 		return nil, DropPad
 	}
-	if n != end && !h.Op.hasPayload() {
+	if n != end && !opTable[h.Op-opBase].payload {
 		return nil, DropPayload
 	}
 	if !sealed(b) {
@@ -212,8 +208,8 @@ func Decode(b []byte, h *Header) (payload []byte, d Drop) {
 func (h *Header) getBTH(b []byte) {
 	_ = b[BTHLen-1]
 	h.Op = Opcode(b[offBTHOpcode])
-	h.SE = b[offBTHBits]&maskBTHSE != 0
-	h.Pad = b[offBTHBits] & maskBTHPad >> shiftBTHPad
+	h.SE = b[offBTHSE]&maskBTHSE != 0
+	h.Pad = b[offBTHSE] & maskBTHPad >> shiftBTHPad
 	h.PKey = binary.BigEndian.Uint16(b[offBTHPKey:])
 	h.DestQP = be24(b[offBTHDestQP-1:])
 	h.BTHAckReq = b[offBTHAckReq]&maskBTHAckReq != 0

@@ -2,20 +2,26 @@ package wire
 
 import "encoding/binary"
 
-// MaxPlanes is the largest number of planes of a NIC.
-const MaxPlanes = 16
-
 // HelloPlane is what a HELLO says about one plane of its sender.
 //
-//	+---------------+---------------+-------------------------------+
-//	|     plane     |   reserved    |       MTU: BTH to ICRC        |
-//	+---------------+---------------+-------------------------------+
-//	|                     rate in Mbit/s, 0 = none                  |
-//	+---------------------------------------------------------------+
-//	|                       first grant, bytes                      |
-//	+---------------------------------------------------------------+
-//	|                  address, 16 bytes, IPv4 mapped               |
-//	+---------------------------------------------------------------+
+//	bits HelloPlane
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|     Plane     |   reserved    |              MTU              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                           RateMbps                            |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                             Grant                             |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                                                               |
+//	+                                                               +
+//	|                                                               |
+//	+                             Addr                              +
+//	|                                                               |
+//	+                                                               +
+//	|                                                               |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 type HelloPlane struct {
 	Plane    uint8
 	MTU      uint16
@@ -27,13 +33,19 @@ type HelloPlane struct {
 // Hello is a message of the exchange that makes an association. It is one word, then TLVs, each of a type (16),
 // a length of the value in bytes (16) and the value, padded to a multiple of four:
 //
-//	+---------------+---------------+---------------+---------------+
-//	|     stage     |  version min  |  version max  |    chosen     |
-//	+-+-------------+---------------+---------------+---------------+
-//	|M|            type             |            length             |
-//	+-+-----------------------------+-------------------------------+
-//	|                             value                             |
-//	+---------------------------------------------------------------+
+//	bits HelloHead
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|     Stage     |  VersionMin   |  VersionMax   |    Chosen     |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//
+//	bits TLVHead
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|M|            Type             |            Length             |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 type Hello struct {
 	Stage      HelloStage // HelloInit …
 	VersionMin uint8
@@ -52,22 +64,11 @@ type Hello struct {
 	Planes     [MaxPlanes]HelloPlane
 }
 
-// Lengths.
 const (
-	helloFixed      = 4
-	tlvHead         = 4
-	lenTLVNIC       = 16
-	lenTLVTags      = 8
-	lenTLVCookie    = 16
-	lenTLVLimits    = 8
-	lenTLVFeatures  = 4
-	lenTLVPlane     = 28
-	helloBase       = helloFixed + 5*tlvHead + lenTLVNIC + lenTLVTags + lenTLVCookie + lenTLVLimits + lenTLVFeatures
-	helloPlaneBytes = tlvHead + lenTLVPlane
-
-	// HelloLen is the length to which INIT and CONFIRM are padded: that of the longest message without padding,
-	// and an empty padding TLV. So no answer is longer than its request.
-	HelloLen = helloBase + MaxPlanes*helloPlaneBytes + tlvHead
+	helloBase = HelloHeadLen + 5*TLVHeadLen + HelloNICLen + HelloTagsLen + HelloCookieLen + HelloLimitsLen +
+		HelloFeaturesLen
+	helloPlaneBytes = TLVHeadLen + HelloPlaneLen
+	tlvMust         = maskTLVHeadMust << 8 // in the 16 bits of the type
 )
 
 // padded reports whether this message asks for an answer and so has to be as long as the longest one.
@@ -87,79 +88,82 @@ func (h *Hello) planes() int { return min(int(h.NumPlanes), MaxPlanes) }
 func (h *Hello) Put(b []byte) int {
 	size := h.Len()
 	b = b[:size]
-	b[0], b[1], b[2], b[3] = byte(h.Stage), h.VersionMin, h.VersionMax, h.Chosen
-	n := helloFixed
+	b[offHelloHeadStage], b[offHelloHeadChosen] = byte(h.Stage), h.Chosen
+	b[offHelloHeadVersionMin], b[offHelloHeadVersionMax] = h.VersionMin, h.VersionMax
+	n := HelloHeadLen
 
-	v := putTLV(b, &n, tlvNIC|tlvMust, lenTLVNIC)
-	binary.BigEndian.PutUint64(v, h.NICID)
-	binary.BigEndian.PutUint64(v[8:], h.Instance)
+	v := putTLV(b, &n, uint16(TLVNIC)|tlvMust, HelloNICLen)
+	binary.BigEndian.PutUint64(v[offHelloNICNICID:], h.NICID)
+	binary.BigEndian.PutUint64(v[offHelloNICInstance:], h.Instance)
 
-	v = putTLV(b, &n, tlvTags|tlvMust, lenTLVTags)
-	binary.BigEndian.PutUint32(v, h.Tag)
-	binary.BigEndian.PutUint32(v[4:], h.EchoTag)
+	v = putTLV(b, &n, uint16(TLVTags)|tlvMust, HelloTagsLen)
+	binary.BigEndian.PutUint32(v[offHelloTagsTag:], h.Tag)
+	binary.BigEndian.PutUint32(v[offHelloTagsEchoTag:], h.EchoTag)
 
-	copy(putTLV(b, &n, tlvCookie, lenTLVCookie), h.Cookie[:])
+	copy(putTLV(b, &n, uint16(TLVCookie), HelloCookieLen), h.Cookie[:])
 
-	v = putTLV(b, &n, tlvLimits, lenTLVLimits)
-	binary.BigEndian.PutUint16(v, h.PathLimit)
-	binary.BigEndian.PutUint16(v[2:], 0)
-	binary.BigEndian.PutUint32(v[4:], h.MaxHold)
+	v = putTLV(b, &n, uint16(TLVLimits), HelloLimitsLen)
+	clear(v)
+	binary.BigEndian.PutUint16(v[offHelloLimitsPathLimit:], h.PathLimit)
+	binary.BigEndian.PutUint32(v[offHelloLimitsMaxHold:], h.MaxHold)
 
-	binary.BigEndian.PutUint32(putTLV(b, &n, tlvFeatures, lenTLVFeatures), h.Features)
+	binary.BigEndian.PutUint32(putTLV(b, &n, uint16(TLVFeatures), HelloFeaturesLen), h.Features)
 
 	for i := range h.planes() {
-		h.Planes[i].put(putTLV(b, &n, tlvPlane, lenTLVPlane))
+		h.Planes[i].put(putTLV(b, &n, uint16(TLVPlane), HelloPlaneLen))
 	}
 	if h.padded() {
-		clear(putTLV(b, &n, tlvPadding, size-n-tlvHead))
+		clear(putTLV(b, &n, uint16(TLVPadding), size-n-TLVHeadLen))
 	}
 	return n
 }
 
 func (p *HelloPlane) put(v []byte) {
-	_ = v[lenTLVPlane-1]
-	v[0], v[1] = p.Plane, 0
-	binary.BigEndian.PutUint16(v[2:], p.MTU)
-	binary.BigEndian.PutUint32(v[4:], p.RateMbps)
-	binary.BigEndian.PutUint32(v[8:], p.Grant)
-	copy(v[12:], p.Addr[:])
+	_ = v[HelloPlaneLen-1]
+	clear(v)
+	v[offHelloPlanePlane] = p.Plane
+	binary.BigEndian.PutUint16(v[offHelloPlaneMTU:], p.MTU)
+	binary.BigEndian.PutUint32(v[offHelloPlaneRateMbps:], p.RateMbps)
+	binary.BigEndian.PutUint32(v[offHelloPlaneGrant:], p.Grant)
+	copy(v[offHelloPlaneAddr:], p.Addr[:])
 }
 
 func (p *HelloPlane) get(v []byte) {
-	_ = v[lenTLVPlane-1]
-	p.Plane = v[0]
-	p.MTU = binary.BigEndian.Uint16(v[2:])
-	p.RateMbps = binary.BigEndian.Uint32(v[4:])
-	p.Grant = binary.BigEndian.Uint32(v[8:])
-	copy(p.Addr[:], v[12:])
+	_ = v[HelloPlaneLen-1]
+	p.Plane = v[offHelloPlanePlane]
+	p.MTU = binary.BigEndian.Uint16(v[offHelloPlaneMTU:])
+	p.RateMbps = binary.BigEndian.Uint32(v[offHelloPlaneRateMbps:])
+	p.Grant = binary.BigEndian.Uint32(v[offHelloPlaneGrant:])
+	copy(p.Addr[:], v[offHelloPlaneAddr:])
 }
 
 // putTLV writes a TLV's head at n, moves n behind the TLV and returns its value.
 func putTLV(b []byte, n *int, typ uint16, length int) []byte {
 	at := *n
 	binary.BigEndian.PutUint16(b[at:], typ)
-	binary.BigEndian.PutUint16(b[at+2:], uint16(length))
-	*n = at + tlvHead + length
-	return b[at+tlvHead : *n]
+	binary.BigEndian.PutUint16(b[at+offTLVHeadLength:], uint16(length))
+	*n = at + TLVHeadLen + length
+	return b[at+TLVHeadLen : *n]
 }
 
 // DecodeHello reads a message. Unknown TLVs are skipped and counted, unless they must be understood.
 func DecodeHello(payload []byte, h *Hello) Drop {
 	*h = Hello{}
-	if len(payload) < helloFixed {
+	if len(payload) < HelloHeadLen {
 		return DropHelloLength
 	}
-	h.Stage, h.VersionMin, h.VersionMax, h.Chosen = HelloStage(payload[0]), payload[1], payload[2], payload[3]
+	h.Stage, h.Chosen = HelloStage(payload[offHelloHeadStage]), payload[offHelloHeadChosen]
+	h.VersionMin, h.VersionMax = payload[offHelloHeadVersionMin], payload[offHelloHeadVersionMax]
 	if h.Stage < HelloInit || h.Stage > HelloAccept {
 		return DropHelloStage
 	}
 	var seen uint32
-	for b := payload[helloFixed:]; len(b) > 0; {
-		if len(b) < tlvHead {
+	for b := payload[HelloHeadLen:]; len(b) > 0; {
+		if len(b) < TLVHeadLen {
 			return DropHelloLength
 		}
-		typ, n := binary.BigEndian.Uint16(b), int(binary.BigEndian.Uint16(b[2:]))
-		b = b[tlvHead:]
+		typ, n := binary.BigEndian.Uint16(b), int(binary.BigEndian.Uint16(b[offTLVHeadLength:]))
+		b = b[TLVHeadLen:]
 		if n > len(b) {
 			return DropHelloLength
 		}
@@ -168,7 +172,7 @@ func DecodeHello(payload []byte, h *Hello) Drop {
 		}
 		b = b[min((n+3)&^3, len(b)):]
 	}
-	if seen&(1<<tlvNIC) == 0 || seen&(1<<tlvTags) == 0 {
+	if seen&(1<<TLVNIC) == 0 || seen&(1<<TLVTags) == 0 {
 		return DropHelloMissing
 	}
 	return Accepted
@@ -176,42 +180,43 @@ func DecodeHello(payload []byte, h *Hello) Drop {
 
 // tlvMin is the shortest value of each known type; what a later version adds behind it is not read.
 var tlvMin = [...]int{
-	tlvPadding: 0, tlvNIC: lenTLVNIC, tlvTags: lenTLVTags, tlvCookie: lenTLVCookie, tlvLimits: lenTLVLimits,
-	tlvFeatures: lenTLVFeatures, tlvPlane: lenTLVPlane,
+	TLVPadding: 0, TLVNIC: HelloNICLen, TLVTags: HelloTagsLen, TLVCookie: HelloCookieLen, TLVLimits: HelloLimitsLen,
+	TLVFeatures: HelloFeaturesLen, TLVPlane: HelloPlaneLen,
 }
 
 func (h *Hello) tlv(typ uint16, v []byte, seen *uint32) Drop {
-	t := typ &^ tlvMust
-	if int(t) >= len(tlvMin) {
+	known := typ&^tlvMust < uint16(len(tlvMin))
+	if !known {
 		if typ&tlvMust != 0 {
 			return DropHelloMust
 		}
 		h.Unknown = uint8(min(int(h.Unknown)+1, 255))
 		return Accepted
 	}
+	t := HelloTLV(typ &^ tlvMust)
 	if len(v) < tlvMin[t] {
 		return DropHelloLength
 	}
-	if *seen&(1<<t) != 0 && t != tlvPlane && t != tlvPadding {
+	if *seen&(1<<t) != 0 && t != TLVPlane && t != TLVPadding {
 		return DropHelloTwice
 	}
 	*seen |= 1 << t
 
 	switch t {
-	case tlvNIC:
-		h.NICID = binary.BigEndian.Uint64(v)
-		h.Instance = binary.BigEndian.Uint64(v[8:])
-	case tlvTags:
-		h.Tag = binary.BigEndian.Uint32(v)
-		h.EchoTag = binary.BigEndian.Uint32(v[4:])
-	case tlvCookie:
+	case TLVNIC:
+		h.NICID = binary.BigEndian.Uint64(v[offHelloNICNICID:])
+		h.Instance = binary.BigEndian.Uint64(v[offHelloNICInstance:])
+	case TLVTags:
+		h.Tag = binary.BigEndian.Uint32(v[offHelloTagsTag:])
+		h.EchoTag = binary.BigEndian.Uint32(v[offHelloTagsEchoTag:])
+	case TLVCookie:
 		copy(h.Cookie[:], v)
-	case tlvLimits:
-		h.PathLimit = binary.BigEndian.Uint16(v)
-		h.MaxHold = binary.BigEndian.Uint32(v[4:])
-	case tlvFeatures:
+	case TLVLimits:
+		h.PathLimit = binary.BigEndian.Uint16(v[offHelloLimitsPathLimit:])
+		h.MaxHold = binary.BigEndian.Uint32(v[offHelloLimitsMaxHold:])
+	case TLVFeatures:
 		h.Features = binary.BigEndian.Uint32(v)
-	case tlvPlane:
+	case TLVPlane:
 		return h.plane(v)
 	}
 	return Accepted

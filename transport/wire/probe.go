@@ -5,21 +5,24 @@ import "encoding/binary"
 // Probe is the payload of PROBE and PROBE-ACK. Zeros may follow to any length: health probes are as long as data
 // packets, so that a path that carries only small packets is found out.
 //
-//	+---------------+---------------+---------------+---------------+
-//	|     kind      |     plane     |    answer     | refusal code  |
-//	+---------------+---------------+---------------+---------------+
-//	|                            probe id                           |
-//	+---------------+-----------------------------------------------+
-//	|   reserved    |         QP number, of the probe's receiver    |
-//	+---------------+-----------------------------------------------+
-//	|   reserved    |         QP number, of the probe's sender      |
-//	+---------------+-----------------------------------------------+
-//	|                          read number                          |
-//	+---------------+-----------------------------------------------+
+//	bits Probe
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|     Kind      |     Plane     |    Answer     |     Code      |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                              ID                               |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|   reserved    |                      QPN                      |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|   reserved    |                    PeerQPN                    |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                            ReadNo                             |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //	|   reserved    |                      PSN                      |
-//	+---------------+-----------------------------------------------+
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 //	|                           reserved                            |
-//	+---------------------------------------------------------------+
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 type Probe struct {
 	Kind    ProbeKind // ProbePath, ProbeMTU, ProbeQP
 	Plane   uint8
@@ -32,21 +35,8 @@ type Probe struct {
 	Code    RefusalCode // AnswerFailed: the refusal code
 }
 
-// ProbeLen is the length of a probe's fixed part.
-const ProbeLen = 28
-
-const (
-	offProbeKind   = 0
-	offProbePlane  = 1
-	offProbeAnswer = 2
-	offProbeCode   = 3
-	offProbeID     = 4
-	offProbeQPN    = 8
-	offProbePeer   = 12
-	offProbeReadNo = 16
-	offProbePSN    = 20
-	offProbeRsv    = 24
-)
+// offProbeRsv is where the zeros begin.
+const offProbeRsv = ProbeLen - 4
 
 // PutProbe writes p to b and zeros up to size bytes (at least ProbeLen), and returns the number of bytes written.
 func PutProbe(b []byte, p *Probe, size int) int {
@@ -54,10 +44,10 @@ func PutProbe(b []byte, p *Probe, size int) int {
 	b = b[:size]
 	b[offProbeKind], b[offProbePlane], b[offProbeAnswer], b[offProbeCode] = byte(p.Kind), p.Plane, byte(p.Answer), byte(p.Code)
 	binary.BigEndian.PutUint32(b[offProbeID:], p.ID)
-	binary.BigEndian.PutUint32(b[offProbeQPN:], p.QPN&Mask24)
-	binary.BigEndian.PutUint32(b[offProbePeer:], p.PeerQPN&Mask24)
+	binary.BigEndian.PutUint32(b[offProbeQPN-1:], p.QPN&Mask24)
+	binary.BigEndian.PutUint32(b[offProbePeerQPN-1:], p.PeerQPN&Mask24)
 	binary.BigEndian.PutUint32(b[offProbeReadNo:], p.ReadNo)
-	binary.BigEndian.PutUint32(b[offProbePSN:], p.PSN&Mask24)
+	binary.BigEndian.PutUint32(b[offProbePSN-1:], p.PSN&Mask24)
 	clear(b[offProbeRsv:])
 	return size
 }
@@ -74,16 +64,13 @@ func DecodeProbe(payload []byte, p *Probe) Drop {
 		Answer:  Answer(b[offProbeAnswer]),
 		Code:    RefusalCode(b[offProbeCode]),
 		ID:      binary.BigEndian.Uint32(b[offProbeID:]),
-		QPN:     be24(b[offProbeQPN:]),
-		PeerQPN: be24(b[offProbePeer:]),
+		QPN:     be24(b[offProbeQPN-1:]),
+		PeerQPN: be24(b[offProbePeerQPN-1:]),
 		ReadNo:  binary.BigEndian.Uint32(b[offProbeReadNo:]),
-		PSN:     be24(b[offProbePSN:]),
+		PSN:     be24(b[offProbePSN-1:]),
 	}
 	return Accepted
 }
-
-// StaleLen is the length of a STALE's payload: the tag that was seen and is not known.
-const StaleLen = 4
 
 // PutStale writes the payload of a STALE and returns its length.
 func PutStale(b []byte, tag uint32) int {
