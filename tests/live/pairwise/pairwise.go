@@ -121,18 +121,25 @@ func generate() []Row {
 		}
 	}
 	var picked []Row
+	used := map[string]int{} // rows a value occurs in: among equals the row with the rarest values, so that no wire is favoured
 	for len(open) > 0 {
 		best, most := Row{}, 0
 		for _, r := range all {
 			n := 0
 			for _, p := range r.pairs() {
 				if open[p] {
-					n++
+					n += 1000
 				}
+			}
+			for _, v := range r.values() {
+				n -= used[v]
 			}
 			if n > most {
 				best, most = r, n
 			}
+		}
+		for _, v := range best.values() {
+			used[v]++
 		}
 		for _, p := range best.pairs() {
 			delete(open, p)
