@@ -7,9 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,6 +35,7 @@ func build(t testing.TB, path string) string {
 // spec describes a lab; what is empty keeps the default.
 type spec struct {
 	wire   string
+	hosts  string // YAML below hosts:; default a and b
 	mtu    int    // of the planes' Ethernet
 	impair string // YAML list entries of impair:
 	extra  string // more YAML lines
@@ -41,7 +44,11 @@ type spec struct {
 
 func (s spec) yaml() string {
 	var b strings.Builder
-	b.WriteString("name: live\nhosts:\n  a: {addr: 10.0.0.1/24}\n  b: {addr: 10.0.0.2/24}\nplanes: 4\n")
+	hosts := "  a: {addr: 10.0.0.1/24}\n  b: {addr: 10.0.0.2/24}\n"
+	if s.hosts != "" {
+		hosts = s.hosts
+	}
+	b.WriteString("name: live\nhosts:\n" + hosts + "planes: 4\n")
 	if s.wire != "" {
 		fmt.Fprintf(&b, "wire: %s\n", s.wire)
 	}
@@ -58,6 +65,7 @@ func (s spec) yaml() string {
 // lab is a lab that is up: hosts a (10.0.0.1) and b (10.0.0.2), four planes.
 type lab struct {
 	nicemu string
+	prefix []string // runs nicemu as somebody else
 	env    []string
 	dir    string
 }
@@ -99,7 +107,8 @@ func station(t testing.TB) *lab {
 func (l *lab) command(limit time.Duration, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	time.AfterFunc(limit+5*time.Second, cancel)
-	cmd := exec.CommandContext(ctx, l.nicemu, args...)
+	args = append(append(slices.Clone(l.prefix), l.nicemu), args...)
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = l.env
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 3 * time.Second
@@ -230,4 +239,19 @@ func eventually(t testing.TB, limit time.Duration, what string, ok func() (bool,
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
+}
+
+func sorted(m map[string]int) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		fmt.Fprintf(&b, "%s=%d ", k, m[k])
+	}
+	return b.String()
+}
+
+func sigkill(pid int) error {
+	if pid <= 1 {
+		return fmt.Errorf("no such process: %d", pid)
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
 }
