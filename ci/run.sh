@@ -57,7 +57,7 @@ job_generated() {
     [ -d tools/specgen ] && "$go" run ./tools/specgen -check
     count 2 0
     mapfile -t c < <(git ls-files 'verbs/*.c' 'verbs/*.h' 'tests/*.c')
-    [ -e .clang-format ] && [ ${#c[@]} -gt 0 ] || return 0
+    [ ${#c[@]} -gt 0 ] || return 0
     if ! command -v clang-format >/dev/null; then skip "no clang-format (Debian: clang-format)"; return 0; fi
     case $(clang-format --version) in
     *version\ 14.*) clang-format --dry-run -Werror "${c[@]}" && count 1 0 ;;
