@@ -72,7 +72,7 @@ func runRow(t *testing.T, l *lab, r pairwise.Row) {
 // arguments of perftest for a row. The iterations move some MiB each, so that the whole stays short.
 func arguments(r pairwise.Row) []string {
 	const budget = 32 << 20
-	size, qps := 8, 1
+	qps := 1
 	var args []string
 	if n, err := strconv.Atoi(r.QPs); err == nil && n > 1 {
 		qps = n
@@ -82,7 +82,7 @@ func arguments(r pairwise.Row) []string {
 	case r.Size == "all":
 		args = append(args, "-a", "-n", "5")
 	default:
-		size, _ = strconv.Atoi(r.Size)
+		size, _ := strconv.Atoi(r.Size)
 		if size != 8 {
 			args = append(args, "-s", r.Size)
 		}
