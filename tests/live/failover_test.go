@@ -3,6 +3,7 @@
 package live
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -121,4 +122,19 @@ func sum(v []float64) (s float64) {
 		s += x
 	}
 	return s
+}
+
+// TestLossSoak: ten percent of all packets lost, both ways, for a while: no program may see an error. Ten minutes with
+// MR_LIVE=soak.
+func TestLossSoak(t *testing.T) {
+	seconds := 5
+	if want("soak") {
+		seconds = 600
+	}
+	l := up(t, spec{wire: "tap", impair: "  - {loss: 10%}"})
+	for _, args := range [][]string{{"ib_send_bw", "-b"}, {"ib_read_bw", "-q", "8"}} {
+		args = append(args, "-D", strconv.Itoa(seconds), "--report_gbits")
+		_, out := l.pair(t, time.Duration(seconds+30)*time.Second, "a", "b", args[0], args[1:]...)
+		t.Logf("%v: %.2f Gbit/s at 10 %% loss", args, gbits(t, out))
+	}
 }
