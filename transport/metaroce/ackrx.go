@@ -1,0 +1,207 @@
+package metaroce
+
+import (
+	"math/bits"
+
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/internal/serial"
+	"github.com/metaroce/metaroce/transport/cc"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+// onAck takes in an acknowledgement. Refusals first: the numbers they name are received, not accepted.
+func (a *assoc) onAck(p *pkt.Packet, _ *wire.Header, payload []byte) {
+	e := a.e
+	var r wire.AckReader
+	if d := r.Init(payload); d != 0 {
+		e.C.Drop[d]++
+		return
+	}
+	for t, ok := r.Next(); ok; t, ok = r.Next() {
+		if t == wire.BlockRefusal {
+			var f wire.RefusalBlock
+			r.Refusal(&f)
+			a.onRefusal(&f)
+		}
+	}
+	r.Init(payload)
+	for t, ok := r.Next(); ok; t, ok = r.Next() {
+		switch t {
+		case wire.BlockPath:
+			var b wire.PathBlock
+			r.Path(&b)
+			a.onPathBlock(&b)
+		case wire.BlockPlane:
+			var b wire.PlaneBlock
+			r.Plane(&b)
+			if int(b.Plane) < len(a.planes) {
+				pl := &a.planes[b.Plane]
+				pl.grant = int(min(max(b.Grant, minCharge), 1<<30))
+			}
+		case wire.BlockQP:
+			var b wire.QPBlock
+			r.QP(&b)
+			if q := e.qps[b.QPN]; q != nil && q.a == a && (q.state == StateRTS || q.state == StateSQD) {
+				q.onLimit(b.Limit)
+			}
+		}
+	}
+	if int(p.Plane) < len(a.planes) {
+		a.planes[p.Plane].heardNow()
+	}
+	a.timeRule()
+	a.reschedule()
+}
+
+// txPathOf returns our path of an id that the peer names, or nil.
+func (a *assoc) txPathOf(id uint16) *txPath {
+	plane, i := int(id>>8), int(id&0xff)
+	if plane >= len(a.planes) || i >= maxPaths {
+		return nil
+	}
+	return a.planes[plane].paths[i]
+}
+
+// onRefusal parks or fails what the peer did not accept.
+func (a *assoc) onRefusal(f *wire.RefusalBlock) {
+	e := a.e
+	e.C.RefusalsReceived++
+	var q *QP
+	var psn uint64
+	var sent mono.Time
+	fresh := false
+	if p := a.txPathOf(f.Path); p != nil {
+		if i, r := e.find(p, f.Seq); r != nil {
+			fresh = r.q.inc == r.inc && r.kind == txRequest
+			q, psn, sent = r.q, r.psn, r.sent
+			late := r.state == recLost
+			if !late {
+				e.endFlight(i)
+			}
+			p.pl.acked++
+			r.state = recLost
+			e.freeRec(i)
+			p.advance(e)
+			if fresh && late && psn >= q.req.una && psn < q.req.next {
+				q.req.ps.at(psn).out++ // it was taken off when it was called lost
+			}
+		}
+	}
+	if f.Code.Reaction() == wire.Fail {
+		if fq := e.qps[f.QPN]; fq != nil && fq.a == a {
+			fq.onFailed(f)
+		}
+		return
+	}
+	if fresh && f.Code.Reaction() == wire.Resend {
+		q.onRefused(psn, f, sent)
+	}
+}
+
+// onPathBlock ends the transmissions that a block names as arrived.
+func (a *assoc) onPathBlock(b *wire.PathBlock) {
+	e := a.e
+	p := a.txPathOf(b.Path)
+	if p == nil || serial.U32(p.next).LessEq(serial.U32(b.Highest)) {
+		// a number that was never sent: the peer is making it up, or this is not our peer any more
+		e.C.AckViolations++
+		if !a.loopback {
+			a.reopen()
+		}
+		return
+	}
+	if serial.U32(p.next).Sub(serial.U32(b.Highest)) > pathRing-ackBits {
+		return // ancient
+	}
+	news := p.known.merge(b.Highest, bits128{b.Bitmap[0]<<1 | 1, b.Bitmap[1]<<1 | b.Bitmap[0]>>63})
+	bytes := 0
+	var newest mono.Time
+	for w := range 2 {
+		word := news.lo
+		if w == 1 {
+			word = news.hi
+		}
+		for ; word != 0; word &= word - 1 {
+			seq := b.Highest - uint32(w*64+bits.TrailingZeros64(word))
+			i, r := e.find(p, seq)
+			if r == nil {
+				continue
+			}
+			size, sent, late := e.ack(i)
+			if late {
+				a.wasSpurious(p)
+				continue
+			}
+			bytes += size
+			newest = max(newest, sent)
+			p.pl.acked++
+		}
+	}
+	p.advance(e)
+	if bytes == 0 {
+		return
+	}
+	a.rackT = max(a.rackT, newest)
+	a.sample(p, b, bytes)
+	a.gapRule(p)
+}
+
+// wasSpurious widens the loss rules: a packet that was called lost had arrived.
+func (a *assoc) wasSpurious(p *txPath) {
+	a.e.C.SpuriousLosses++
+	p.pl.spurious++
+	p.tol = min(2*p.tol, maxTolerance)
+	if a.e.now.Sub(a.widenAt) > a.srtt {
+		a.widen = min(a.widen+0.5, timeWidenMax)
+		a.widenAt = a.e.now
+	}
+}
+
+// sample takes a round trip from a block that newly acknowledges, and steers by it.
+func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
+	e, pl := a.e, p.pl
+	now := e.now
+	pl.heardNow()
+	pl.timeouts = 0
+	ce := b.CE != p.ce
+	p.ce = b.CE
+	rtt := stampSpan(b.Echo, e.stamp()) - mono.Duration(b.Hold)<<4
+	if rtt <= 0 || rtt >= rttMax {
+		pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, CE: ce})
+		return
+	}
+	update := func(s, v *mono.Duration, shift uint) {
+		d := rtt - *s
+		*s += d >> shift
+		*v += (max(d, -d) - *v) >> (shift - 1)
+	}
+	update(&p.srtt, &p.rttvar, 3)
+	update(&a.srtt, &a.rttvar, 4)
+	pl.noteBase(rtt)
+	if now.Sub(a.widenAt) > 100*a.srtt && a.widen > 0 { // the widening decays
+		a.widen = max(0, a.widen-0.5)
+		a.widenAt = now
+	}
+	q := float64(rtt - pl.base)
+	pl.avgq += (q - pl.avgq) / 16
+	pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, RTT: rtt, Base: pl.base, CE: ce})
+	if !p.queued && !ce && q <= max(recycleDelay*pl.avgq, float64(a.srtt)/20) {
+		p.queued = true
+		pl.recycle.push(uint64(p.id & 0xff))
+	}
+}
+
+// noteBase keeps the smallest round trip of the last two periods of five seconds.
+func (pl *planeTx) noteBase(rtt mono.Duration) {
+	now := pl.a.e.now
+	if now.Sub(pl.baseAt) > 5*mono.Second {
+		pl.base, pl.baseNext, pl.baseAt = pl.baseNext, rtt, now
+	}
+	if pl.base == 0 || rtt < pl.base {
+		pl.base = rtt
+	}
+	if pl.baseNext == 0 || rtt < pl.baseNext {
+		pl.baseNext = rtt
+	}
+}

@@ -1,0 +1,311 @@
+package metaroce
+
+import (
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/internal/serial"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+// rxPath is what a receiver knows of one path of the peer, on first use.
+type rxPath struct {
+	id      uint16
+	dirty   uint8     // acks that still have to carry its news
+	seen    seqWindow // processed, refused or not: each number is processed once
+	ok      seqWindow // accepted
+	echo    uint32    // time stamp of the newest accepted packet
+	arrived mono.Time
+	ce      uint32
+}
+
+// assocRx is the receiving side of an association: what has to be told to the peer.
+type assocRx struct {
+	a        *assoc
+	paths    [maxPlanes][]*rxPath
+	dirty    []*rxPath
+	refusals []refusal
+	limits   []*QP
+	planes   [maxPlanes]rxPlane
+	count    int // data packets since the last ack
+	ackNow   bool
+	twin     bool // the next ack goes out on two planes: it ends a message, or answers a request
+	ackDue   mono.Time
+	lastRx   int // plane of the newest data
+	trouble  mono.Time
+}
+
+// rxPlane counts what came on one plane.
+type rxPlane struct {
+	bytes    uint32
+	lastData mono.Time
+}
+
+// refusal is a refusal block with the number of acks that still have to carry it.
+type refusal struct {
+	b    wire.RefusalBlock
+	left uint8
+}
+
+const maxRefusals = 256 // kept for repeats; more are reported once at most, and then by their resends
+
+func (r *assocRx) init(a *assoc) {
+	*r = assocRx{a: a, ackDue: never, dirty: r.dirty[:0], refusals: r.refusals[:0], limits: r.limits[:0]}
+	if r.refusals == nil {
+		r.refusals = make([]refusal, 0, maxRefusals)
+	}
+}
+
+// path returns the receiver's record of a path, or nil for an id that cannot be.
+func (r *assocRx) path(id uint16) *rxPath {
+	plane, i := int(id>>8), int(id&0xff)
+	if plane >= len(r.a.planes) {
+		return nil
+	}
+	if r.paths[plane] == nil {
+		r.paths[plane] = make([]*rxPath, 256)
+	}
+	p := r.paths[plane][i]
+	if p == nil {
+		p = &rxPath{id: id}
+		r.paths[plane][i] = p
+	}
+	return p
+}
+
+// arrived counts a data packet for its plane and for the port.
+func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
+	e := r.a.e
+	pl := &r.planes[p.Plane]
+	pl.bytes += uint32(n)
+	pl.lastData = e.now
+	r.lastRx = int(p.Plane)
+	r.count++
+	gaps := 0
+	if rp.seen.any {
+		if d := int(serial.U32(h.Seq).Sub(serial.U32(rp.seen.hi))); d > 1 {
+			gaps = d - 1
+			r.trouble = e.now
+		}
+	}
+	e.ports[p.Plane].arrived(e, n, gaps)
+	if r.count >= ackEvery || h.Flags&(wire.FlagAckReq|wire.FlagTail) != 0 {
+		r.ackNow = true
+		r.twin = r.twin || h.Flags&wire.FlagAckReq != 0
+	} else if r.ackDue == never {
+		r.ackDue = e.now.Add(min(max(r.a.srtt/8, 5*mono.Microsecond), maxAckHold))
+	}
+}
+
+func (r *assocRx) dirtyPath(p *rxPath) {
+	if p.dirty == 0 {
+		r.dirty = append(r.dirty, p)
+	}
+	p.dirty = r.repeats()
+}
+
+// repeats is how many acks carry a piece of news: more than one where packets get lost.
+func (r *assocRx) repeats() uint8 {
+	if r.lossy() {
+		return 2
+	}
+	return 1
+}
+
+func (r *assocRx) lossy() bool {
+	e := r.a.e
+	return r.trouble != 0 && e.now.Sub(r.trouble) < quietLoss || r.a.lastLoss != 0 && e.now.Sub(r.a.lastLoss) < quietLoss
+}
+
+// accept answers a packet at once: nothing has to wait for it.
+func (a *assoc) accept(rp *rxPath, h *wire.Header, p *pkt.Packet) {
+	a.acceptSeq(rp, h.Seq, h.TS, h.Flags, p.TOS&pkt.ECNMask == pkt.CE)
+}
+
+// acceptSeq marks a sequence as arrived and accepted.
+func (a *assoc) acceptSeq(rp *rxPath, seq, ts uint32, _ wire.Flags, ce bool) {
+	newest := !rp.ok.any || serial.U32(rp.ok.hi).Less(serial.U32(seq))
+	rp.seen.add(seq)
+	rp.ok.add(seq)
+	if newest || rp.arrived != a.e.now {
+		rp.echo, rp.arrived = ts, a.e.now
+	}
+	if ce {
+		rp.ce++
+		a.rx.ackNow = true
+	}
+	a.rx.dirtyPath(rp)
+}
+
+// refuse answers a packet that is not accepted.
+func (a *assoc) refuse(rp *rxPath, h *wire.Header, p *pkt.Packet, b wire.RefusalBlock) {
+	a.refuseSeq(rp, h.Seq, p.TOS&pkt.ECNMask == pkt.CE, b)
+}
+
+func (a *assoc) refuseSeq(rp *rxPath, seq uint32, ce bool, b wire.RefusalBlock) {
+	rp.seen.add(seq)
+	if ce {
+		rp.ce++
+	}
+	b.Path, b.Seq = rp.id, seq
+	a.rx.addRefusal(b)
+}
+
+// refuseLater tells the peer of a failure that no packet of its own brought up.
+func (a *assoc) refuseLater(q *QP) {
+	b := q.fatalBlock()
+	b.Path = 0xFFFF
+	a.rx.addRefusal(b)
+}
+
+func (r *assocRx) addRefusal(b wire.RefusalBlock) {
+	r.ackNow = true
+	if len(r.refusals) == cap(r.refusals) {
+		copy(r.refusals, r.refusals[1:])
+		r.refusals = r.refusals[:len(r.refusals)-1]
+	}
+	r.refusals = append(r.refusals, refusal{b, 2})
+}
+
+// noteLimit has the QP's receive limit told to the peer: with the next ack, at once when the peer may be stopped.
+func (r *assocRx) noteLimit(q *QP) {
+	s := &q.rsp
+	credit := int64(s.told) - int64(s.nbind-firstSSN)
+	if !q.limitDirty {
+		q.limitDirty = true
+		r.limits = append(r.limits, q)
+	}
+	if credit <= 0 {
+		r.ackNow = true
+	} else if r.ackDue == never && credit < 16 {
+		r.ackDue = r.a.e.now.Add(maxAckHold)
+	}
+	r.a.reschedule()
+}
+
+// forgetQP drops what was to be said about a QP's limit.
+func (r *assocRx) forgetQP(q *QP) {
+	if !q.limitDirty {
+		return
+	}
+	q.limitDirty = false
+	for i, x := range r.limits {
+		if x == q {
+			r.limits = append(r.limits[:i], r.limits[i+1:]...)
+			return
+		}
+	}
+}
+
+// sendAcks writes the news into ack packets: one, or more when they do not fit, or a second copy on another plane.
+func (a *assoc) sendAcks(b *pkt.Batch) {
+	r := &a.rx
+	if a.state != assocUp || a.txTag == 0 {
+		r.ackNow, r.ackDue = false, never
+		return
+	}
+	plane := r.ackPlane(0)
+	twin := r.twin && r.lossy() && len(a.planes) > 1
+	for !b.Full() {
+		more := a.buildAck(b, plane)
+		if more {
+			continue
+		}
+		if twin {
+			twin = false
+			plane = r.ackPlane(1)
+			if len(r.dirty)+len(r.refusals) > 0 {
+				continue
+			}
+		}
+		r.ackNow, r.twin, r.ackDue, r.count = false, false, never, 0
+		if len(r.refusals) > 0 || len(r.dirty) > 0 { // repeats of what is left travel soon even if nothing else does
+			r.ackDue = a.e.now.Add(min(max(a.srtt/8, 50*mono.Microsecond), maxAckHold))
+		}
+		break
+	}
+	a.reschedule()
+}
+
+// ackPlane is the plane that data came on, or the n-th living one after it.
+func (r *assocRx) ackPlane(n int) int {
+	a := r.a
+	for i := range a.planes {
+		p := (r.lastRx + n + i) % len(a.planes)
+		if a.planes[p].state == planeActive && a.e.planeUp[p] {
+			return p
+		}
+	}
+	return r.lastRx % len(a.planes)
+}
+
+// buildAck writes one ack packet and reports whether more news are left that did not fit.
+func (a *assoc) buildAck(b *pkt.Batch, plane int) bool {
+	e, r := a.e, &a.rx
+	out := b.Next()
+	h := wire.Header{Op: wire.OpAck, PKey: 0xFFFF, Tag: a.txTag, Path: uint16(plane << 8), Version: wire.Version, TS: e.stamp()}
+	hdrLen := h.Size()
+	room := min(a.planes[plane].packetMax, len(out.Buf)-pkt.Headroom) - hdrLen - wire.ICRCLen
+	var w wire.AckWriter
+	w.Init(out.Buf[pkt.Headroom+hdrLen : pkt.Headroom+hdrLen+room&^3])
+	pb := wire.PlaneBlock{Plane: uint8(r.lastRx), Bytes: r.planes[r.lastRx].bytes, Grant: e.grantFor(a, r.lastRx)}
+	w.Plane(&pb)
+	more := false
+	keep := r.refusals[:0]
+	for i := range r.refusals {
+		x := r.refusals[i]
+		if more || !w.Refusal(&x.b) {
+			more = true
+		} else if x.left--; x.left == 0 {
+			continue
+		}
+		keep = append(keep, x)
+	}
+	r.refusals = keep
+	more = a.addLimits(&w) || more
+	more = a.addPaths(&w) || more
+	n := w.Finish()
+	sealPacket(out, &h, hdrLen, n)
+	out.Plane, out.Src, out.Dst, out.TOS = uint8(plane), a.local, a.remote, pkt.ECT0
+	out.SrcPort = a.planes[plane].path(0).srcPort
+	e.C.TxAcks++
+	return more
+}
+
+func (a *assoc) addLimits(w *wire.AckWriter) (more bool) {
+	r := &a.rx
+	for i, q := range r.limits {
+		s := &q.rsp
+		if !w.QP(&wire.QPBlock{QPN: q.remoteQPN, Limit: uint32(s.posted)}) {
+			r.limits = append(r.limits[:0], r.limits[i:]...)
+			return true
+		}
+		s.told = s.posted
+		q.limitDirty = false
+	}
+	r.limits = r.limits[:0]
+	return false
+}
+
+func (a *assoc) addPaths(w *wire.AckWriter) (more bool) {
+	e, r := a.e, &a.rx
+	keep := r.dirty[:0]
+	for _, p := range r.dirty {
+		if more {
+			keep = append(keep, p)
+			continue
+		}
+		bm := p.ok.bm
+		blk := wire.PathBlock{Path: p.id, Highest: p.ok.hi, Echo: p.echo, Hold: uint32(e.now.Sub(p.arrived) >> 4), CE: p.ce,
+			Bitmap: [2]uint64{bm.lo>>1 | bm.hi<<63, bm.hi >> 1}}
+		if p.ok.any && !w.Path(&blk) {
+			more = true
+			keep = append(keep, p)
+			continue
+		}
+		if p.dirty--; p.dirty > 0 {
+			keep = append(keep, p)
+		}
+	}
+	r.dirty = keep
+	return more
+}

@@ -1,0 +1,348 @@
+package metaroce
+
+import (
+	"net/netip"
+
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/cc"
+)
+
+type mono64 = mono.Time
+
+const never = mono.Never
+
+// assocState is where an association stands.
+//
+//	idle --first use--> opening --ACCEPT or CONFIRM--> up
+//	up --restart of the peer, protocol violation--> opening
+type assocState uint8
+
+const (
+	assocIdle assocState = iota
+	assocOpening
+	assocUp
+)
+
+var assocStateNames = [...]string{"idle", "opening", "up"}
+
+func (s assocState) String() string { return assocStateNames[s] }
+
+// assoc is the state that all QPs between two NICs share: paths, round trips, windows, loss detection, acks.
+type assoc struct {
+	e             *Engine
+	local, remote netip.Addr
+	name          string // of the peer, for events
+	loopback      bool   // with ourselves: no handshake
+	state         assocState
+	users         int // QPs bound to it
+	qps           []*QP
+	due           mono.Time
+	lastUse       mono.Time
+
+	// handshake
+	rxTag, txTag     uint32
+	peerID, peerInst uint64
+	havePeer         bool
+	cookie           [16]byte
+	haveCookie       bool
+	helloTries       int
+	helloAt          mono.Time
+
+	// sending
+	planes    []planeTx
+	rrPlane   int
+	active    qpRing // QPs with something to send
+	srtt      mono.Duration
+	rttvar    mono.Duration
+	hold      mono.Duration // longest ack hold the peer announced
+	widen     float64       // of the time rule, after spurious losses
+	widenAt   mono.Time
+	rackT     mono.Time // when the newest acknowledged packet was sent
+	lastHeard mono.Time
+	lastLoss  mono.Time
+
+	// receiving
+	rx       assocRx
+	peerTS   uint32 // newest clock of the peer that was seen
+	havePeTS bool
+}
+
+// planeState is where a plane of an association stands.
+type planeState uint8
+
+const (
+	planeActive  planeState = iota
+	planeProbing            // failed or link down; probes decide
+)
+
+// planeTx is the sending side of one plane: a window, its packets in flight in order of sending, its paths.
+type planeTx struct {
+	a          *assoc
+	idx        int
+	state      planeState
+	win        cc.Controller
+	grant      int // the receiver's; in bytes
+	inflight   int
+	head, tail int32 // records in flight, oldest first
+	paths      [maxPaths]*txPath
+	recycle    fifo
+	cur        *txPath
+	curLeft    int
+	packetMax  int
+	noise      mono.Duration
+	lastHeard  mono.Time
+	base       mono.Duration // smallest round trip of the last two periods
+	baseNext   mono.Duration
+	baseAt     mono.Time
+	avgq       float64 // mean queue delay of its paths, ns
+	timeouts   int
+	failedAt   mono.Time
+
+	probeID   uint32
+	probeAt   mono.Time // when the next probe is due
+	probeGap  mono.Duration
+	probeSent mono.Time
+	probeGood int
+	probeWant bool // a probe waits to be sent
+
+	sent, acked, lost, spurious, timedOut, failures uint64
+}
+
+// txPath is the sending side of one path: one entropy on one plane.
+type txPath struct {
+	pl        *planeTx
+	id        uint16
+	srcPort   uint16
+	genStart  uint32 // first sequence of the present entropy
+	next, una uint32 // next to send; oldest that may be unresolved
+	known     seqWindow
+	ring      [pathRing]int32 // records by sequence
+	srtt      mono.Duration
+	rttvar    mono.Duration
+	tol       uint32
+	ce        uint32
+	queued    bool // on the recycle queue
+	sent      uint64
+	lostCnt   uint64
+}
+
+func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
+	a := &assoc{e: e, local: local, remote: remote, name: remote.String(), rxTag: e.newTag(),
+		due: never, lastUse: e.now, helloAt: never, planes: make([]planeTx, len(e.cfg.Planes))}
+	a.rx.init(a)
+	for i := range a.planes {
+		pl := &a.planes[i]
+		c := e.cfg.Planes[i]
+		*pl = planeTx{a: a, idx: i, grant: defaultWindow, packetMax: c.PacketMax, noise: c.TimerNoise, probeAt: never}
+		if !e.planeUp[i] {
+			pl.state = planeProbing
+			pl.probeAt, pl.probeGap = e.now, probeFirst
+		}
+		pl.win = e.newWindow(c, c.RateBps)
+	}
+	a.resetRTT()
+	if a.loopback = e.ownAddr(remote); a.loopback {
+		a.txTag, a.peerID, a.peerInst, a.havePeer, a.state = a.rxTag, e.cfg.NICID, e.cfg.Instance, true, assocUp
+		a.hold = maxAckHold
+	}
+	return a
+}
+
+func (e *Engine) newWindow(c PlaneConfig, rate uint64) cc.Controller {
+	if e.cfg.FixedWindow > 0 {
+		return &cc.Fixed{W: e.cfg.FixedWindow}
+	}
+	target := max(c.TimerNoise, 6*mono.Microsecond)
+	maxW := 4 << 20
+	if rate > 0 { // two BDP at a round trip of a millisecond at most
+		maxW = int(min(uint64(maxW), max(rate/8/1000*2, 64<<10)))
+	}
+	return cc.NewDelayECN(cc.Limits{Packet: min(c.PacketMax, maxPayload+128), Start: defaultWindow, Max: maxW, Target: target})
+}
+
+func (a *assoc) resetRTT() {
+	a.srtt, a.rttvar, a.widen = rttStart, rttStart/2, 0
+	for i := range a.planes {
+		a.srtt = max(a.srtt, rttStart+a.planes[i].noise)
+	}
+}
+
+// busy reports whether the association has anything under way.
+func (a *assoc) busy() bool {
+	if a.active.n > 0 {
+		return true
+	}
+	for i := range a.planes {
+		if a.planes[i].head != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// attach binds a QP to the association.
+func (a *assoc) attach(q *QP) {
+	a.users++
+	a.qps = append(a.qps, q)
+	a.lastUse = a.e.now
+	if a.state == assocIdle {
+		a.open()
+	}
+	for i := range a.planes {
+		a.startProbing(&a.planes[i])
+	}
+}
+
+func (a *assoc) detach(q *QP) {
+	for i, x := range a.qps {
+		if x == q {
+			a.qps = append(a.qps[:i], a.qps[i+1:]...)
+			a.users--
+			break
+		}
+	}
+	a.active.remove(q)
+	a.lastUse = a.e.now
+	if a.users == 0 && a.state == assocOpening {
+		a.state, a.helloAt, a.helloTries, a.haveCookie = assocIdle, never, 0, false
+		a.reschedule()
+	}
+}
+
+// up is called when both tags are known.
+func (a *assoc) up() {
+	first := a.state != assocUp
+	a.state, a.helloAt, a.helloTries, a.haveCookie = assocUp, never, 0, false
+	a.heard()
+	if first {
+		a.e.C.AssocUp++
+		a.e.host.Event(transport.Event{Kind: transport.EventAssocUp, Peer: a.name})
+	}
+	for _, q := range a.qps {
+		q.wake()
+	}
+	a.reschedule()
+}
+
+// heard notes a sign of life of the peer.
+func (a *assoc) heard() { a.lastHeard = a.e.now }
+
+// restarted is called when a HELLO proved a new incarnation of the peer: what was under way is lost for ever.
+func (a *assoc) restarted() {
+	a.e.C.AssocRestarts++
+	a.e.host.Event(transport.Event{Kind: transport.EventAssocRestart, Peer: a.name})
+	a.giveUpAll()
+	a.rx.init(a) // the tag stays: the new instance may have it already, from our CONFIRM
+	for i := range a.planes {
+		pl := &a.planes[i]
+		pl.paths = [maxPaths]*txPath{}
+		pl.recycle.clear()
+		pl.cur, pl.curLeft, pl.grant = nil, 0, defaultWindow
+		pl.win.Reset(defaultWindow)
+	}
+	a.resetRTT()
+	a.havePeTS = false
+	for len(a.qps) > 0 {
+		q := a.qps[len(a.qps)-1]
+		q.peerGone()
+		if len(a.qps) > 0 && a.qps[len(a.qps)-1] == q { // peerGone detaches; never loop
+			a.detach(q)
+		}
+	}
+}
+
+// giveUpAll takes everything out of flight without resending it.
+func (a *assoc) giveUpAll() {
+	for i := range a.planes {
+		pl := &a.planes[i]
+		for pl.head != 0 {
+			a.e.dropRec(pl.head)
+		}
+		for _, p := range pl.paths {
+			if p != nil {
+				a.e.forgetPath(p)
+			}
+		}
+	}
+}
+
+// reschedule computes when onTimer has something to do.
+func (a *assoc) reschedule() {
+	t := mono.Min(a.helloAt, a.rx.ackDue)
+	if a.state == assocUp {
+		for i := range a.planes {
+			pl := &a.planes[i]
+			if pl.head != 0 {
+				t = mono.Min(t, pl.lossDue())
+			}
+			if pl.state == planeProbing && !pl.probeWant {
+				t = mono.Min(t, pl.probeAt)
+			}
+		}
+	}
+	a.due = t
+}
+
+func (a *assoc) onTimer() {
+	now := a.e.now
+	if a.helloAt <= now {
+		a.helloTimer()
+	}
+	if a.rx.ackDue <= now {
+		a.rx.ackNow = true
+		a.rx.ackDue = never
+	}
+	if a.state == assocUp {
+		a.timeRule()
+		for i := range a.planes {
+			a.planes[i].onTimer()
+		}
+	}
+	a.reschedule()
+}
+
+// qpRing is a queue of QPs that want to send; a QP stands in it at most once.
+type qpRing struct {
+	head, tail *QP
+	n          int
+}
+
+func (r *qpRing) push(q *QP) {
+	if q.inRing {
+		return
+	}
+	q.inRing, q.ringNext = true, nil
+	if r.tail == nil {
+		r.head = q
+	} else {
+		r.tail.ringNext = q
+	}
+	r.tail = q
+	r.n++
+}
+
+func (r *qpRing) pop() *QP {
+	q := r.head
+	if q == nil {
+		return nil
+	}
+	r.head = q.ringNext
+	if r.head == nil {
+		r.tail = nil
+	}
+	q.inRing, q.ringNext = false, nil
+	r.n--
+	return q
+}
+
+func (r *qpRing) remove(q *QP) {
+	if !q.inRing {
+		return
+	}
+	for n := r.n; n > 0; n-- {
+		if x := r.pop(); x != q {
+			r.push(x)
+		}
+	}
+}

@@ -1,0 +1,286 @@
+package metaroce
+
+import (
+	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+// commit ends the work of a burst: memory first, then in PSN order what has become possible, then the answers. An
+// answer leaves only after everything that the arrival unblocked is in memory (spec/06-messages.md).
+func (e *Engine) commit() {
+	o := &e.out
+	if len(o.jobs) == 0 {
+		return
+	}
+	if len(o.ops) > 0 {
+		e.host.DMA(o.ops)
+	}
+	for i := range o.jobs {
+		e.settle(&o.jobs[i])
+	}
+	o.ops = o.ops[:0]
+	for _, q := range o.touched {
+		q.touched = false
+		q.runChain()
+	}
+	for i := range o.jobs {
+		e.answer(&o.jobs[i])
+	}
+	for i := range o.jobs {
+		o.jobs[i].a.reschedule()
+		o.jobs[i] = job{}
+	}
+	o.jobs, o.touched = o.jobs[:0], o.touched[:0]
+}
+
+// settle notes what the memory operations of a job came to.
+func (e *Engine) settle(j *job) {
+	if j.q.inc != j.inc {
+		return
+	}
+	err := transport.MemOK
+	for i := j.op; i < j.op+j.nops; i++ {
+		if x := e.out.ops[i].Err; x != transport.MemOK && err == transport.MemOK {
+			err = x
+		}
+	}
+	if j.kind == jobResponse {
+		j.q.landed(j, err == transport.MemOK)
+		return
+	}
+	s := &j.q.rsp
+	if j.q.state == StateErr || j.psn < s.slots.lo || j.psn >= s.slots.hi {
+		return
+	}
+	x := s.slots.at(j.psn)
+	switch {
+	case j.abandoned || err == transport.MemSkipped:
+		// an earlier operation of the QP failed: the QP ends before this one's turn
+		e.held.put(x.buf)
+		*x = slot{}
+		j.abandoned = true
+	case x.code != 0:
+		x.st = slotBad
+	case err != transport.MemOK && x.op >= wire.OpSend && x.op <= wire.OpSendInv:
+		x.st, x.code, x.status = slotBad, wire.RefuseOp, transport.LocProtErr
+	case err != transport.MemOK:
+		x.st, x.code = slotBad, codeOf(err)
+	case waitsForTurn(x.op):
+		x.st = slotQueued
+	case x.tail && x.write && j.nops == 0 && (x.buf != 0 || x.n == 0):
+		x.st = slotHeld
+	default:
+		x.st = slotPlaced
+	}
+}
+
+// chainStep is one PSN whose turn has come and that needs memory.
+type chainStep struct {
+	psn      uint64
+	op, nops int32
+}
+
+// runChain commits in PSN order everything whose turn has come.
+func (q *QP) runChain() {
+	e, s := q.e, &q.rsp
+	if q.state < StateRTR || q.state == StateErr {
+		return
+	}
+	for q.state != StateErr {
+		o := &e.out
+		o.chain, o.ops = o.chain[:0], o.ops[:0]
+		// collect a run of steps; those without memory operations are part of it, to keep the order
+		for psn := s.exp; psn < s.slots.hi && len(o.chain) < cap(o.chain) && o.opsLeft() >= opsPerPacket; psn++ {
+			x := s.slots.at(psn)
+			if x.st == slotEmpty || x.st == slotBusy {
+				break
+			}
+			j := job{op: int32(len(o.ops))}
+			if x.st == slotHeld && x.n > 0 {
+				q.place(&j, x, psn, e.held.bytes(x.buf)[:x.n], q.qpn, true)
+			} else if x.st == slotQueued && x.op != wire.OpRead {
+				q.atomicOp(&j, x)
+			}
+			if j.abandoned {
+				break // the pieces of this one come first in the next round
+			}
+			o.chain = append(o.chain, chainStep{psn, j.op, j.nops})
+			if x.st == slotBad {
+				break
+			}
+		}
+		if len(o.chain) == 0 {
+			break
+		}
+		if len(o.ops) > 0 {
+			e.host.DMA(o.ops)
+		}
+		for i := range o.chain {
+			if q.state == StateErr || !q.step(&o.chain[i]) {
+				break
+			}
+		}
+	}
+	s.arr = s.exp
+	e.out.ops = e.out.ops[:0]
+}
+
+func (q *QP) atomicOp(j *job, x *slot) {
+	op := q.e.out.op(j)
+	*op = transport.MemOp{Kind: transport.MemFetchAdd, QP: q.owner, Addr: x.addr, RKey: x.rkey, Swap: x.swap, Compare: x.swap, Chain: q.qpn}
+	if x.op == wire.OpCmpSwap {
+		op.Kind, op.Compare = transport.MemCmpSwap, x.cmp
+	}
+}
+
+// step ends one PSN: its memory is done. It reports false when the QP failed.
+func (q *QP) step(c *chainStep) bool {
+	e, s := q.e, &q.rsp
+	x := s.slots.at(c.psn)
+	if x.st == slotBad {
+		st := x.status
+		if st == transport.OK {
+			st = transport.RemAccessErr
+			if x.code == wire.RefuseInvalid {
+				st = transport.RemInvReqErr
+			}
+		}
+		q.enterFatal(c.psn, x.code, st)
+		return false
+	}
+	for i := c.op; i < c.op+c.nops; i++ {
+		if err := e.out.ops[i].Err; err != transport.MemOK {
+			code, st := codeOf(err), transport.RemAccessErr
+			if code == wire.RefuseInvalid {
+				st = transport.RemInvReqErr
+			}
+			q.enterFatal(c.psn, code, st)
+			return false
+		}
+	}
+	if x.st == slotQueued {
+		q.queueRead(x, c)
+	}
+	e.held.put(x.buf)
+	y := *x
+	*x = slot{}
+	s.exp++
+	s.slots.lo = s.exp
+	if y.tail && takesRecv(y.op) {
+		q.completeRecv(&y)
+	}
+	return true
+}
+
+// queueRead gives a READ its place in the order of responses; an atomic has run already.
+func (q *QP) queueRead(x *slot, c *chainStep) {
+	s := &q.rsp
+	s.waiting--
+	q.forgetAnswered(s.nrd - min(s.nrd, uint64(s.maxRd)))
+	if x.op == wire.OpRead {
+		s.reads[(s.readHead+uint64(s.nreads))%rdMax] = rdReq{psn: c.psn, n: s.nrd, addr: x.addr, rkey: x.rkey, length: x.n}
+		s.nreads++
+	} else {
+		n := s.resps.hi
+		s.resps.extend(n)
+		*s.resps.at(n) = respPkt{n: s.nrd, psn: c.psn, atomic: true, last: true, result: q.e.out.ops[c.op].Result}
+	}
+	s.nrd++
+	q.wake()
+}
+
+// forgetAnswered drops kept responses up to READ number n: a later request proves that the requester has them.
+func (q *QP) forgetAnswered(n uint64) {
+	s := &q.rsp
+	for i := s.resps.lo; i < s.resps.hi; i++ {
+		p := s.resps.at(i)
+		if p.n > n || !p.sent {
+			return
+		}
+		if !p.acked {
+			p.acked = true
+			q.e.resp.put(p.buf)
+			p.buf = 0
+		}
+		s.resps.lo = i + 1
+	}
+}
+
+func takesRecv(o wire.Opcode) bool {
+	return o == wire.OpSend || o == wire.OpSendImm || o == wire.OpSendInv || o == wire.OpWriteImm
+}
+
+// completeRecv reports the end of a message that took a receive.
+func (q *QP) completeRecv(x *slot) {
+	s := &q.rsp
+	r := *s.bound.at(x.ssn)
+	*s.bound.at(x.ssn) = nil
+	for s.bound.lo < s.bound.hi && *s.bound.at(s.bound.lo) == nil {
+		s.bound.lo++
+	}
+	info := transport.RecvInfo{Op: transport.OpSend, Length: x.off + x.n, SrcQP: q.remoteQPN, Solicited: x.se, Inline: x.inline}
+	switch x.op {
+	case wire.OpSendImm:
+		info.Op, info.Imm = transport.OpSendImm, x.imm
+	case wire.OpSendInv:
+		info.Op, info.Imm = transport.OpSendInv, x.inv
+		q.e.invalidate(q, x.inv)
+	case wire.OpWriteImm:
+		info.Op, info.Imm = transport.OpWriteImm, x.imm
+	}
+	q.e.host.RecvDone(q.owner, r, info)
+}
+
+func (e *Engine) invalidate(q *QP, rkey uint32) {
+	var op [1]transport.MemOp
+	op[0] = transport.MemOp{Kind: transport.MemInvalidate, QP: q.owner, RKey: rkey}
+	e.host.DMA(op[:])
+}
+
+// enterFatal: the request at psn fails; everything before it is committed, READs before it still run.
+func (q *QP) enterFatal(psn uint64, code wire.RefusalCode, st transport.Status) {
+	s := &q.rsp
+	if s.fatal == 0 || psn < s.fatalPSN {
+		s.fatal, s.fatalPSN = code, psn
+	}
+	if q.state == StateErr {
+		return
+	}
+	q.state = StateErr
+	if psn >= s.slots.lo && psn < s.slots.hi {
+		if x := s.slots.at(psn); takesRecv(x.op) && x.status != transport.OK && x.ssn < s.bound.hi && x.ssn >= s.bound.lo {
+			if r := *s.bound.at(x.ssn); r != nil {
+				*s.bound.at(x.ssn) = nil
+				q.e.host.RecvDone(q.owner, r, transport.RecvInfo{Status: x.status, SrcQP: q.remoteQPN})
+			}
+		}
+	}
+	q.e.host.QPError(q.owner, true, st)
+	q.flush()
+	q.wake() // earlier READs
+}
+
+// answer acknowledges or refuses a job's packet.
+func (e *Engine) answer(j *job) {
+	q := j.q
+	if j.kind == jobResponse {
+		if j.code == 0 {
+			j.a.acceptSeq(j.rp, j.seq, j.ts, j.flags, j.ce)
+		}
+		return
+	}
+	if q.inc != j.inc {
+		return
+	}
+	s := &q.rsp
+	switch {
+	case q.state == StateErr && s.fatal != 0 && j.psn >= s.fatalPSN:
+		j.a.refuseSeq(j.rp, j.seq, j.ce, q.fatalBlock())
+	case q.state == StateErr && s.fatal == 0:
+	case j.abandoned:
+	case j.psn >= s.exp && j.psn < s.slots.hi && s.slots.at(j.psn).st == slotBad:
+		// it fails when its turn comes; nothing is said before
+	default:
+		j.a.acceptSeq(j.rp, j.seq, j.ts, j.flags, j.ce)
+	}
+}

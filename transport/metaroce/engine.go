@@ -1,0 +1,266 @@
+// Package metaroce is the MetaRoCE engine: associations between NICs over many lossy paths, and the RC semantics of
+// verbs on top of them. It does no I/O, reads no clock, starts no goroutine and draws randomness from its seed only.
+//
+// Contract. One goroutine owns an Engine and everything made from it.
+//   - inputs:  HandlePackets (received), HandleTimers (when NextTimeout has come), SetPlane, and the QP's commands;
+//   - outputs: Transmit fills packets to send until nothing may go; NextTimeout says when to call HandleTimers;
+//     completions, memory and receives go through transport.Host during the input calls and Transmit.
+//
+// Order within one step of a device: HandlePackets before HandleTimers (what waited in the ring is no silence of
+// the peer), then posts, then Transmit. Time never goes back. Spurious calls are harmless.
+//
+// A packet's way in is in receive.go (assoc and path checks), responder.go or response.go (what it does), ackrx.go
+// (acknowledgements); its way out is in send.go (choice of path), requester.go and response.go (content), acktx.go.
+package metaroce
+
+import (
+	"net/netip"
+
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/internal/rng"
+	"github.com/metaroce/metaroce/internal/serial"
+	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+// PlaneConfig describes one plane of the NIC.
+type PlaneConfig struct {
+	PacketMax  int           // largest BTH … ICRC
+	RateBps    uint64        // 0 = unknown
+	TimerNoise mono.Duration // the wire's own timing noise
+	RingBytes  int           // what this end can take in before it looks; bounds the grant. 0 = default
+	Burst      int           // packets sent on one path before another is chosen (super-packets); 0 = 1
+}
+
+// Config makes an Engine. Zero limits mean the defaults of limits.go.
+type Config struct {
+	NICID, Instance uint64 // HELLO: who, and which incarnation
+	Seed            uint64
+	Addrs           []netip.Addr // the NIC's own addresses (GIDs)
+	Planes          []PlaneConfig
+	FirstSeq        uint32 // first path sequence (tests start near the wrap)
+	TxRecords       int    // packets in flight, all peers together
+	HeldBuffers     int    // out-of-order tails that wait for their turn
+	RespBuffers     int    // READ response packets kept until acknowledged
+	PSNWindow       int    // PSNs of a QP between the oldest unacknowledged and the newest
+	FixedWindow     int    // bytes; not 0: no congestion control (tests)
+}
+
+// Engine is the transport of one NIC.
+type Engine struct {
+	host     transport.Host
+	cfg      Config
+	rnd      *rng.Source
+	now      mono.Time // the engine's clock: the caller's less the time in which the caller's loop stood still
+	offset   mono.Duration
+	lastCall mono.Time
+	lastNext mono.Time
+
+	qps     map[uint32]*QP
+	byTag   map[uint32]*assoc
+	byAddr  map[addrPair]*assoc
+	assocs  []*assoc
+	rr      int // round robin over assocs
+	planeUp []bool
+	ports   []portRx
+	timers  qpHeap
+
+	recs    []txRec
+	recFree int32
+	held    bufPool
+	resp    bufPool
+	cookie  [2]uint64
+	out     rx // scratch of HandlePackets
+	ctl     ctlQueue
+	C       Counters
+}
+
+type addrPair struct{ local, remote netip.Addr }
+
+// New makes an engine. It allocates all that the hot path needs.
+func New(cfg Config, host transport.Host) *Engine {
+	cfg.setDefaults()
+	e := &Engine{host: host, cfg: cfg, rnd: rng.New(cfg.Seed, "engine"),
+		qps: map[uint32]*QP{}, byTag: map[uint32]*assoc{}, byAddr: map[addrPair]*assoc{},
+		planeUp: make([]bool, len(cfg.Planes)), ports: make([]portRx, len(cfg.Planes)),
+		recs: make([]txRec, cfg.TxRecords+1)}
+	for i := range e.planeUp {
+		e.planeUp[i] = true
+		e.ports[i].init()
+	}
+	for i := 1; i < len(e.recs); i++ { // record 0 is "none"
+		e.recs[i].next = int32(i + 1)
+	}
+	e.recs[len(e.recs)-1].next = 0
+	e.recFree = 1
+	e.held.init(cfg.HeldBuffers, maxPayload)
+	e.resp.init(cfg.RespBuffers, maxPayload)
+	e.out.init()
+	e.cookie = [2]uint64{e.rnd.Uint64(), e.rnd.Uint64()}
+	return e
+}
+
+// tick moves the engine's clock. When the caller comes later than the engine asked for, the excess is time in which
+// the loop did not run: it says nothing about the peer, so the clock stands still for it.
+func (e *Engine) tick(now mono.Time) {
+	if e.lastCall != 0 {
+		expected := max(e.lastCall, mono.Min(e.lastNext, now))
+		if late := now.Sub(expected); late > stallThreshold {
+			e.offset += late
+			e.C.Stalls++
+		}
+	}
+	e.lastCall = now
+	if t := now.Add(-e.offset); t > e.now {
+		e.now = t
+	}
+}
+
+// real turns a time of the engine's clock into the caller's.
+func (e *Engine) real(t mono.Time) mono.Time {
+	if t == mono.Never {
+		return t
+	}
+	return t.Add(e.offset)
+}
+
+// stamp is the engine's clock in units of the wire (16 ns, 32 bit).
+func (e *Engine) stamp() uint32 { return uint32(uint64(e.now) >> 4) }
+
+// HandlePackets takes in received RoCE packets. Their bytes are not kept.
+func (e *Engine) HandlePackets(now mono.Time, ps []pkt.Packet) {
+	e.tick(now)
+	for i := range ps {
+		e.receive(&ps[i])
+		if e.out.full() {
+			e.commit()
+		}
+	}
+	e.commit()
+}
+
+// HandleTimers runs everything that is due.
+func (e *Engine) HandleTimers(now mono.Time) {
+	e.tick(now)
+	for _, a := range e.assocs {
+		if a.due <= e.now {
+			a.onTimer()
+		}
+	}
+	e.runQPTimers()
+	e.reap()
+}
+
+// NextTimeout is when HandleTimers should be called next, or mono.Never.
+func (e *Engine) NextTimeout() mono.Time {
+	t := e.timers.next()
+	for _, a := range e.assocs {
+		t = mono.Min(t, a.due)
+	}
+	e.lastNext = e.real(t)
+	return e.lastNext
+}
+
+// SetPlane reports a change of a plane's link. A plane that goes down gives up what is in flight on it at once.
+func (e *Engine) SetPlane(now mono.Time, plane int, up bool) {
+	e.tick(now)
+	if plane < 0 || plane >= len(e.planeUp) || e.planeUp[plane] == up {
+		return
+	}
+	e.planeUp[plane] = up
+	for _, a := range e.assocs {
+		if plane >= len(a.planes) {
+			continue
+		}
+		if up {
+			a.startProbing(&a.planes[plane])
+		} else {
+			a.planeFailed(&a.planes[plane], "link down")
+		}
+	}
+}
+
+// CreateQP makes a QP in RESET. qpn is the device's choice, 24 bits, unused, not 0, 1 or 0xFFFFFF.
+func (e *Engine) CreateQP(qpn uint32, c QPConfig) *QP {
+	if _, used := e.qps[qpn]; used || qpn < 2 || qpn >= 0xFFFFFF {
+		panic("metaroce: QP number in use or reserved")
+	}
+	q := newQP(e, qpn, c)
+	e.qps[qpn] = q
+	return q
+}
+
+// QP returns the QP of a number, or nil.
+func (e *Engine) QP(qpn uint32) *QP { return e.qps[qpn] }
+
+// Addrs returns the NIC's own addresses.
+func (e *Engine) Addrs() []netip.Addr { return e.cfg.Addrs }
+
+func (e *Engine) ownAddr(a netip.Addr) bool {
+	for _, x := range e.cfg.Addrs {
+		if x == a {
+			return true
+		}
+	}
+	return false
+}
+
+// newTag draws an association tag that is not 0 and not in use.
+func (e *Engine) newTag() uint32 {
+	for {
+		if t := e.rnd.Uint32(); t != 0 && e.byTag[t] == nil {
+			return t
+		}
+	}
+}
+
+// assocFor returns the association with a peer, made idle on first use.
+func (e *Engine) assocFor(local, remote netip.Addr) *assoc {
+	key := addrPair{local, remote}
+	if a := e.byAddr[key]; a != nil {
+		return a
+	}
+	if len(e.assocs) >= maxAssocs {
+		return nil
+	}
+	a := newAssoc(e, local, remote)
+	e.byAddr[key] = a
+	e.byTag[a.rxTag] = a
+	e.assocs = append(e.assocs, a)
+	return a
+}
+
+// reap forgets half-open associations that nobody here waits for.
+func (e *Engine) reap() {
+	for i := 0; i < len(e.assocs); i++ {
+		a := e.assocs[i]
+		if a.users > 0 || a.loopback || e.now.Sub(a.lastUse) < reapAfter || a.busy() {
+			continue
+		}
+		a.giveUpAll()
+		delete(e.byTag, a.rxTag)
+		delete(e.byAddr, addrPair{a.local, a.remote})
+		e.assocs = append(e.assocs[:i], e.assocs[i+1:]...)
+		i--
+	}
+}
+
+// sealPacket finishes a packet of hdr + n payload bytes already in place: pad, ICRC, Data.
+func sealPacket(p *pkt.Packet, h *wire.Header, hdrLen, n int) {
+	pad := h.PadFor(n)
+	h.Pad = uint8(pad)
+	b := p.Buf[pkt.Headroom:]
+	h.Put(b)
+	end := hdrLen + n
+	for i := range pad {
+		b[end+i] = 0
+	}
+	end += pad + wire.ICRCLen
+	p.Data = b[:end]
+	wire.Seal(p.Data)
+}
+
+func stampSpan(from, to uint32) mono.Duration {
+	return mono.Duration(serial.U32(to).Sub(serial.U32(from))) << 4
+}

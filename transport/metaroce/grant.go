@@ -1,0 +1,113 @@
+package metaroce
+
+import "github.com/metaroce/metaroce/internal/mono"
+
+// portRx is what the receiver knows of one of its own ports; from it come the grants of all associations.
+// Rule and figures: protocol.md section 4 (rate known: the offered load; rate unknown: rest where it no longer grows).
+type portRx struct {
+	at          mono.Time
+	bytes, gaps float64 // of this period; gaps in packets
+	pkts        float64
+	g           float64
+	hist        [10]float64 // bytes a second of the last periods
+	hn          int
+}
+
+func (p *portRx) init() { p.g = 1.5 }
+
+func (p *portRx) rate() (m float64) {
+	for _, v := range p.hist {
+		m = max(m, v)
+	}
+	return m
+}
+
+// arrived counts a packet; each two round trips the factor g is adapted.
+func (p *portRx) arrived(e *Engine, bytes, gaps int) {
+	p.bytes += float64(bytes)
+	p.gaps += float64(gaps)
+	p.pkts++
+	period := 2 * e.meanRTT()
+	d := e.now.Sub(p.at)
+	if d < period {
+		return
+	}
+	if p.at != 0 && d < 20*period {
+		p.adapt(e, d)
+	}
+	p.at, p.bytes, p.gaps, p.pkts = e.now, 0, 0, 0
+}
+
+func (p *portRx) adapt(e *Engine, d mono.Duration) {
+	was, v := p.rate(), p.bytes/d.Seconds()
+	p.hist[p.hn%len(p.hist)] = v
+	p.hn++
+	lost := p.gaps / (p.pkts + p.gaps)
+	if c := e.portRate(p); c > 0 {
+		offered := v / (1 - min(lost, 0.5)) / c
+		if offered > 0.97 && lost > 0.01 {
+			p.g = max(1.05, p.g*0.9)
+		} else if offered < 0.97 {
+			p.g = min(2.5, p.g*1.1)
+		}
+		return
+	}
+	switch {
+	case lost > 0.01:
+		p.g = max(1.2, p.g*0.9)
+	case v > 0.9*was && v < 1.03*was:
+		p.g = max(1.25, p.g*0.97)
+	default:
+		p.g = min(2.5, p.g*1.1)
+	}
+}
+
+// portRate is the port's rate in bytes a second, 0 when nobody knows it.
+func (e *Engine) portRate(p *portRx) float64 {
+	for i := range e.ports {
+		if &e.ports[i] == p {
+			return float64(e.cfg.Planes[i].RateBps) / 8
+		}
+	}
+	return 0
+}
+
+// meanRTT is a round trip of the associations in use.
+func (e *Engine) meanRTT() mono.Duration {
+	var m mono.Duration
+	for _, a := range e.assocs {
+		if a.state == assocUp && a.users > 0 {
+			m = max(m, a.srtt)
+		}
+	}
+	return max(m, 20*mono.Microsecond)
+}
+
+// grantFor is what the peer may have in flight on a plane. A lone sender is bounded by the ring only.
+func (e *Engine) grantFor(a *assoc, plane int) uint32 {
+	p := &e.ports[plane]
+	ring := float64(e.cfg.Planes[plane].RingBytes)
+	c := e.portRate(p)
+	if c == 0 {
+		c = p.rate()
+	}
+	rtt := e.meanRTT()
+	recent := 3 * rtt
+	if c > 0 {
+		recent += mono.Duration(2 * float64(len(e.assocs)) * maxPayload / c * 1e9)
+	}
+	active := 0
+	for _, x := range e.assocs {
+		if d := x.rx.planes[plane].lastData; d != 0 && e.now.Sub(d) <= recent {
+			active++
+		}
+	}
+	if active <= 1 {
+		return uint32(ring)
+	}
+	share := ring / float64(active)
+	if c > 0 {
+		share = min(share, p.g*c*(rtt+maxAckHold).Seconds()/float64(active))
+	}
+	return uint32(max(share, minCharge))
+}

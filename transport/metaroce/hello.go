@@ -1,0 +1,268 @@
+package metaroce
+
+import (
+	"math/bits"
+	"net/netip"
+
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+// The handshake, two round trips:
+//
+//	A: INIT (who, tag for A)            ->
+//	                                    <- B: COOKIE (nothing remembered)
+//	A: CONFIRM (INIT + cookie)          ->     B has the association
+//	                                    <- B: ACCEPT (who, tag for B)
+//	A has the association
+//
+// Everything is idempotent by (NIC id, instance): repeats and simultaneous opens give one association a pair.
+
+// open begins the handshake.
+func (a *assoc) open() {
+	if a.state == assocUp || a.helloAt != never {
+		return
+	}
+	a.state, a.helloTries = assocOpening, 0
+	a.helloTimer()
+	a.reschedule()
+}
+
+// helloTimer sends INIT, or CONFIRM once there is a cookie, on the next living plane.
+func (a *assoc) helloTimer() {
+	if a.state == assocUp {
+		a.helloAt = never
+		return
+	}
+	if a.helloTries%4 == 3 {
+		a.haveCookie = false // the peer's secret may have changed
+	}
+	stage := wire.HelloInit
+	if a.haveCookie {
+		stage = wire.HelloConfirm
+	}
+	plane := a.e.nextPlane(a.helloTries)
+	a.e.C.HelloSent++
+	a.e.sendHello(a, stage, plane, 0)
+	gap := min(helloFirst<<min(a.helloTries, 10), helloMax) + a.e.maxNoise()
+	a.helloTries++
+	a.helloAt = a.e.now.Add(gap)
+}
+
+func (e *Engine) maxNoise() (d mono.Duration) {
+	for i := range e.cfg.Planes {
+		d = max(d, e.cfg.Planes[i].TimerNoise)
+	}
+	return d
+}
+
+// nextPlane returns the n-th plane whose link is up, round robin; plane n mod all when none is.
+func (e *Engine) nextPlane(n int) int {
+	for i := range e.planeUp {
+		if p := (n + i) % len(e.planeUp); e.planeUp[p] {
+			return p
+		}
+	}
+	return n % len(e.planeUp)
+}
+
+// sendHello queues a HELLO to the association's peer.
+func (e *Engine) sendHello(a *assoc, stage wire.HelloStage, plane int, echo uint32) {
+	h := wire.Hello{Stage: stage, VersionMin: wire.Version, VersionMax: wire.Version, NICID: e.cfg.NICID,
+		Instance: e.cfg.Instance, Tag: a.rxTag, EchoTag: echo, PathLimit: maxPaths, MaxHold: uint32(maxAckHold >> 4)}
+	if stage == wire.HelloConfirm {
+		h.Cookie = a.cookie
+	}
+	if stage == wire.HelloAccept {
+		h.Chosen = wire.Version
+	}
+	h.NumPlanes = uint8(len(e.cfg.Planes))
+	for i, c := range e.cfg.Planes {
+		h.Planes[i] = wire.HelloPlane{Plane: uint8(i), MTU: uint16(min(c.PacketMax, 65535)), RateMbps: uint32(c.RateBps / 1e6),
+			Grant: uint32(defaultWindow), Addr: a.local.As16()}
+	}
+	e.queueHello(a.local, a.remote, plane, a.txTag, &h)
+}
+
+func (e *Engine) queueHello(src, dst netip.Addr, plane int, tag uint32, h *wire.Hello) {
+	c := e.ctl.next()
+	if c == nil {
+		e.C.CtlOverflow++
+		return
+	}
+	n := h.Put(c.buf[:])
+	*c = ctlPacket{src: src, dst: dst, plane: plane, op: wire.OpHello, tag: tag, n: n, buf: c.buf}
+}
+
+// onHello handles all four messages. tag is the one in the packet's MPH.
+func (e *Engine) onHello(p *pkt.Packet, payload []byte) {
+	var h wire.Hello
+	if d := wire.DecodeHello(payload, &h); d != 0 {
+		e.C.Drop[d]++
+		return
+	}
+	if h.VersionMin > wire.Version || h.VersionMax < wire.Version {
+		e.C.HelloVersion++
+		return
+	}
+	if h.NumPlanes == 0 || h.Tag == 0 && h.Stage != wire.HelloCookie {
+		e.C.HelloBad++
+		return
+	}
+	e.C.HelloReceived++
+	switch h.Stage {
+	case wire.HelloInit:
+		r := wire.Hello{Stage: wire.HelloCookie, VersionMin: wire.Version, VersionMax: wire.Version,
+			NICID: e.cfg.NICID, Instance: e.cfg.Instance, EchoTag: h.Tag, Cookie: e.makeCookie(p.Src, &h)}
+		e.queueHello(p.Dst, p.Src, int(p.Plane), h.Tag, &r)
+	case wire.HelloCookie:
+		e.onHelloCookie(p, &h)
+	case wire.HelloConfirm:
+		e.onHelloConfirm(p, &h)
+	case wire.HelloAccept:
+		if a := e.byTag[h.EchoTag]; a != nil && a.remote == p.Src && a.state != assocIdle {
+			a.takePeer(&h)
+		}
+	default:
+		e.C.HelloBad++
+	}
+}
+
+func (e *Engine) onHelloCookie(p *pkt.Packet, h *wire.Hello) {
+	a := e.byTag[h.EchoTag]
+	if a == nil || a.remote != p.Src || a.state != assocOpening {
+		return
+	}
+	a.cookie, a.haveCookie = h.Cookie, true
+	e.sendHello(a, wire.HelloConfirm, int(p.Plane), 0)
+	a.helloAt = e.now.Add(helloFirst + e.maxNoise())
+	a.reschedule()
+}
+
+func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
+	if h.Cookie != e.makeCookie(p.Src, h) {
+		e.C.HelloCookieBad++
+		return
+	}
+	a := e.assocFor(p.Dst, p.Src)
+	if a == nil {
+		e.C.AssocFull++
+		return
+	}
+	a.lastUse = e.now
+	a.takePeer(h)
+	e.sendHello(a, wire.HelloAccept, int(p.Plane), h.Tag)
+}
+
+// takePeer brings the association up with what the peer said, or recognises a restart.
+func (a *assoc) takePeer(h *wire.Hello) {
+	if a.havePeer && (a.peerID != h.NICID || a.peerInst != h.Instance) {
+		// The old instance is proven gone. QPs bound to it end; QPs bound since then wait for the new one.
+		if a.state == assocUp || a.staleOf(h) {
+			a.restarted()
+		}
+	}
+	a.peerID, a.peerInst, a.havePeer, a.txTag = h.NICID, h.Instance, true, h.Tag
+	a.hold = min(mono.Duration(h.MaxHold)<<4, 10*mono.Millisecond)
+	for i := 0; i < int(h.NumPlanes) && i < len(h.Planes); i++ {
+		hp := &h.Planes[i]
+		if int(hp.Plane) >= len(a.planes) {
+			continue
+		}
+		pl := &a.planes[hp.Plane]
+		if hp.MTU >= 512 {
+			pl.packetMax = min(a.e.cfg.Planes[hp.Plane].PacketMax, int(hp.MTU))
+		}
+		if a.state != assocUp && hp.Grant > 0 {
+			pl.grant = int(min(hp.Grant, 1<<30))
+		}
+	}
+	a.up()
+}
+
+// staleOf reports whether QPs are bound that have talked to the instance that is gone.
+func (a *assoc) staleOf(*wire.Hello) bool {
+	for _, q := range a.qps {
+		if q.talked {
+			return true
+		}
+	}
+	return false
+}
+
+// makeCookie binds a HELLO to its sender without remembering it. The key is secret and lives as long as the engine.
+func (e *Engine) makeCookie(src netip.Addr, h *wire.Hello) (c [16]byte) {
+	b := src.As16()
+	w := [...]uint64{be64(b[:8]), be64(b[8:]), h.NICID, h.Instance, uint64(h.Tag)}
+	lo, hi := sipHash(e.cookie, 0, w[:]), sipHash(e.cookie, 1, w[:])
+	for i := range 8 {
+		c[i], c[8+i] = byte(lo>>(8*i)), byte(hi>>(8*i))
+	}
+	return c
+}
+
+// sipHash is SipHash-2-4 (Aumasson, Bernstein 2012) over whole words; n tells two uses of one key apart.
+func sipHash(key [2]uint64, n uint64, words []uint64) uint64 {
+	v0, v1 := key[0]^0x736f6d6570736575, key[1]^0x646f72616e646f6d
+	v2, v3 := key[0]^0x6c7967656e657261, key[1]^0x7465646279746573
+	round := func() {
+		v0 += v1
+		v1 = bits.RotateLeft64(v1, 13) ^ v0
+		v0 = bits.RotateLeft64(v0, 32)
+		v2 += v3
+		v3 = bits.RotateLeft64(v3, 16) ^ v2
+		v0 += v3
+		v3 = bits.RotateLeft64(v3, 21) ^ v0
+		v2 += v1
+		v1 = bits.RotateLeft64(v1, 17) ^ v2
+		v2 = bits.RotateLeft64(v2, 32)
+	}
+	add := func(m uint64) {
+		v3 ^= m
+		round()
+		round()
+		v0 ^= m
+	}
+	add(n)
+	for _, m := range words {
+		add(m)
+	}
+	add(uint64(8*(len(words)+1)) << 56)
+	v2 ^= 0xff
+	for range 4 {
+		round()
+	}
+	return v0 ^ v1 ^ v2 ^ v3
+}
+
+func be64(b []byte) (v uint64) {
+	for i := range 8 {
+		v = v<<8 | uint64(b[i])
+	}
+	return v
+}
+
+// onStale: the peer does not know our tag. It only starts a handshake; what it proves decides.
+func (e *Engine) onStale(p *pkt.Packet, payload []byte) {
+	if len(payload) < 4 {
+		return
+	}
+	tag := uint32(payload[0])<<24 | uint32(payload[1])<<16 | uint32(payload[2])<<8 | uint32(payload[3])
+	a := e.byAddr[addrPair{p.Dst, p.Src}]
+	if a == nil || a.txTag != tag || a.state != assocUp || a.loopback {
+		return
+	}
+	e.C.StaleReceived++
+	if a.helloAt == never {
+		a.reopen()
+	}
+}
+
+// reopen sends HELLOs while the association stays up: only the cookie round trip may end it.
+func (a *assoc) reopen() {
+	a.haveCookie, a.helloTries = false, 0
+	a.state = assocOpening
+	a.helloTimer()
+	a.reschedule()
+}

@@ -1,0 +1,64 @@
+package metaroce
+
+import "github.com/metaroce/metaroce/internal/mono"
+
+// Specification constants: what two ends must agree on or what a peer may rely on (spec/05-reliability.md).
+const (
+	ackBits       = 128 // sequences below the highest that an ack block can name
+	maxPaths      = 64  // per plane (default of the design; the id allows 256)
+	maxPlanes     = 16  // per association
+	gapTolerance  = 3   // later acknowledged packets of a path that make a packet lost
+	maxTolerance  = 64  // after doublings for late acks
+	ackEvery      = 8   // packets of the association
+	tailMin       = 64  // bytes that the last packet of a longer WRITE carries at least
+	ageLimit      = 250 * mono.Millisecond
+	timeWidenMax  = 4.0 // the time rule: up to five times its width
+	probesGood    = 2   // answered probes that bring a plane back
+	rdMax         = 128 // READs and atomics outstanding, largest max_rd_atomic
+	defaultWindow = 256 << 10
+	defaultRing   = 1 << 20
+	maxAckHold    = 500 * mono.Microsecond // longest that an ack is held back, announced in HELLO
+	recycleDelay  = 1.5                    // a path whose queue delay is at most this times the mean is used again
+	recycleRenew  = 0.03                   // share of recycled paths replaced by a random one
+	seqSkipChance = 1.0 / (1 << 20)        // a number is skipped now and then: optimistic acks show
+)
+
+// Implementation limits: sizes of this code, not of the protocol.
+const (
+	maxPayload     = 4096 // largest path MTU
+	maxAssocs      = 4096 // peers of a NIC
+	outstandingMax = 120  // unresolved sequences of a path: all of them can still be acknowledged by one block
+	pathRing       = 256  // sequences remembered per path; > outstandingMax + ackBits, power of two
+	quantum        = 16   // packets of one QP before the next one's turn
+	chainMax       = 64   // packets handled between two DMA calls
+	stallThreshold = 2 * mono.Millisecond
+	reapAfter      = 30 * mono.Second
+	helloFirst     = 2 * mono.Millisecond // first repeat of a HELLO; doubles up to helloMax
+	helloMax       = 64 * mono.Millisecond
+	probeFirst     = 1 * mono.Millisecond
+	probeMax       = 50 * mono.Millisecond
+	rttMax         = mono.Second
+	rttStart       = 500 * mono.Microsecond // before the first sample, plus the wire's noise
+	minCharge      = 256                    // bytes a packet counts at least: bounds packets in flight
+	ringsMin       = 64                     // first size of a QP's PSN rings; they grow to the window
+	quietLoss      = mono.Second            // without loss for so long: acks are sent once
+)
+
+func (c *Config) setDefaults() {
+	def := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	def(&c.TxRecords, 32768)
+	def(&c.HeldBuffers, 2048)
+	def(&c.RespBuffers, 4096)
+	def(&c.PSNWindow, 4096)
+	for i := range c.Planes {
+		def(&c.Planes[i].RingBytes, defaultRing)
+		def(&c.Planes[i].Burst, 1)
+	}
+	if len(c.Planes) == 0 || len(c.Planes) > maxPlanes {
+		panic("metaroce: 1 to 16 planes")
+	}
+}

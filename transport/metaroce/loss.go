@@ -1,0 +1,226 @@
+package metaroce
+
+import (
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/internal/serial"
+	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+// Loss is declared by the sender only:
+//   - gapRule: enough later packets of the same path and entropy were acknowledged;
+//   - timeRule: it was sent clearly before a packet that was acknowledged, on whatever path (RACK, RFC 8985);
+//   - timeout: nothing was heard of it for a probe time; it goes again, on another plane;
+//   - planeFailed: its plane fell silent while another one was heard.
+
+// gapRule looks behind the newest acknowledged sequence of a path.
+func (a *assoc) gapRule(p *txPath) {
+	e := a.e
+	hi := p.known.hi
+	for seq := p.una; serial.U32(seq + p.tol).LessEq(serial.U32(hi)); seq++ {
+		i, r := e.find(p, seq)
+		if r == nil || r.state != recOut || serial.U32(seq).Less(serial.U32(p.genStart)) {
+			continue
+		}
+		e.C.LostGap++
+		e.lose(i)
+	}
+	p.advance(e)
+}
+
+// spread is how much later than expected a packet may be, by what is known of round trips.
+func (a *assoc) spread(p *txPath, floor mono.Duration) mono.Duration {
+	v := max(4*max(p.rttvar, a.rttvar), a.srtt/8, floor)
+	return max(p.srtt, a.srtt) + mono.Duration(float64(v)*(1+a.widen))
+}
+
+// timeRule calls lost what was sent clearly before something that has arrived.
+func (a *assoc) timeRule() {
+	e := a.e
+	for i := range a.planes {
+		pl := &a.planes[i]
+		for n := pl.head; n != 0; {
+			r := &e.recs[n]
+			next := r.next
+			if r.sent >= a.rackT {
+				break
+			}
+			d := a.spread(r.path, pl.noise/8)
+			if r.sent.Add(d) > e.now {
+				break
+			}
+			e.C.LostTime++
+			p := r.path
+			e.lose(n)
+			p.advance(e)
+			n = next
+		}
+	}
+}
+
+// probeTime is when a packet without any answer goes again: srtt + spread + the peer's longest ack hold.
+func (pl *planeTx) probeTime(p *txPath) mono.Duration {
+	a := pl.a
+	return (a.spread(p, pl.noise) + a.hold) << min(max(pl.timeouts-3, 0), 6)
+}
+
+// lossDue is when the oldest packet in flight on the plane may be called lost.
+func (pl *planeTx) lossDue() mono.Time {
+	a := pl.a
+	r := &a.e.recs[pl.head]
+	t := r.sent.Add(pl.probeTime(r.path))
+	if r.sent < a.rackT {
+		t = mono.Min(t, r.sent.Add(a.spread(r.path, pl.noise/8)))
+	}
+	return max(t, a.e.now+1)
+}
+
+// onTimer handles timeouts, silence and probes of one plane.
+func (pl *planeTx) onTimer() {
+	a, e := pl.a, pl.a.e
+	now := e.now
+	if pl.head != 0 && pl.state == planeActive {
+		r := &e.recs[pl.head]
+		if d := pl.probeTime(r.path); r.sent.Add(d) <= now {
+			pl.timedOut++
+			pl.timeouts++
+			if pl.silent(d) {
+				a.planeFailed(pl, "silent")
+			} else {
+				pl.timeout(d)
+			}
+		}
+	}
+	if pl.state == planeProbing && pl.probeAt <= now && !pl.probeWant {
+		pl.probeTimer()
+	}
+}
+
+// timeout gives up what is older than the probe time. A peer that stays away is not flooded: the probe time backs
+// off, and after a few times the plane is only probed (silent).
+func (pl *planeTx) timeout(d mono.Duration) {
+	e := pl.a.e
+	for n := pl.head; n != 0; {
+		r := &e.recs[n]
+		next := r.next
+		if r.sent.Add(d) > e.now {
+			return
+		}
+		e.C.LostTimeout++
+		p := r.path
+		e.lose(n)
+		p.advance(e)
+		n = next
+	}
+}
+
+// silent reports whether the plane has said nothing for a probe time while another plane was heard.
+func (pl *planeTx) silent(d mono.Duration) bool {
+	a := pl.a
+	now := a.e.now
+	if now.Sub(pl.lastHeard) < d {
+		return false
+	}
+	for i := range a.planes {
+		if o := &a.planes[i]; o != pl && o.state == planeActive && now.Sub(o.lastHeard) < d/2 {
+			return true
+		}
+	}
+	return pl.timeouts > 6 // no plane speaks: this one is probed too, data would only pile up
+}
+
+// planeFailed moves everything in flight on a plane elsewhere at once and begins to probe it.
+func (a *assoc) planeFailed(pl *planeTx, _ string) {
+	if pl.state == planeProbing {
+		return
+	}
+	e := a.e
+	pl.state, pl.failedAt = planeProbing, e.now
+	pl.failures++
+	e.C.PlaneFailures++
+	for pl.head != 0 {
+		n := pl.head
+		p := e.recs[n].path
+		e.C.LostPlane++
+		e.lose(n)
+		p.advance(e)
+	}
+	pl.cur, pl.curLeft = nil, 0
+	e.host.Event(transport.Event{Kind: transport.EventPlaneDown, Peer: a.name, Plane: pl.idx})
+	a.startProbing(pl)
+}
+
+// startProbing sends probes on a failed plane from now on; the first one at once.
+func (a *assoc) startProbing(pl *planeTx) {
+	if pl.state != planeProbing {
+		return
+	}
+	pl.probeAt, pl.probeGap, pl.probeGood = a.e.now, probeFirst, 0
+	a.reschedule()
+}
+
+func (pl *planeTx) probeTimer() {
+	e := pl.a.e
+	if !e.planeUp[pl.idx] || pl.a.users == 0 { // nothing gets through, or nobody asks: SetPlane or attach begin anew
+		pl.probeAt = never
+		return
+	}
+	pl.probeID++
+	if pl.probeID-1 != 0 && pl.probeSent != 0 {
+		pl.probeGood = 0 // the one before was not answered in time
+	}
+	pl.probeWant = true
+	pl.probeAt = e.now.Add(pl.probeGap + pl.noise)
+	pl.probeGap = min(2*pl.probeGap, probeMax)
+}
+
+// onProbeAck counts answered probes; enough in a row bring the plane back with a small window.
+func (pl *planeTx) onProbeAck(id uint32) {
+	e := pl.a.e
+	e.C.ProbesAnswered++
+	pl.heardNow()
+	if pl.state != planeProbing || id != pl.probeID || !e.planeUp[pl.idx] {
+		return
+	}
+	pl.probeGood++
+	pl.probeSent = 0
+	if pl.probeGood < probesGood {
+		pl.probeAt, pl.probeGap = e.now, probeFirst
+		pl.a.reschedule()
+		return
+	}
+	pl.state, pl.probeAt, pl.timeouts = planeActive, never, 0
+	pl.win.Reset(8 * maxPayload)
+	e.C.PlaneReturns++
+	e.host.Event(transport.Event{Kind: transport.EventPlaneUp, Peer: pl.a.name, Plane: pl.idx})
+	for _, q := range pl.a.qps {
+		q.wake()
+	}
+	pl.a.reschedule()
+}
+
+func (pl *planeTx) heardNow() { pl.lastHeard = pl.a.e.now }
+
+// sendProbes writes the probes that are due, padded to the data MTU: a plane that loses only large packets is dead.
+func (a *assoc) sendProbes(b *pkt.Batch) {
+	e := a.e
+	for i := range a.planes {
+		pl := &a.planes[i]
+		if !pl.probeWant || b.Full() {
+			continue
+		}
+		pl.probeWant = false
+		pl.probeSent = e.now
+		out := b.Next()
+		p := pl.path(e.rnd.IntN(maxPaths))
+		h := wire.Header{Op: wire.OpProbe, PKey: 0xFFFF, Tag: a.txTag, Path: p.id, Version: wire.Version, TS: e.stamp()}
+		hdrLen := h.Size()
+		n := (min(pl.packetMax, len(out.Buf)-pkt.Headroom) - hdrLen - wire.ICRCLen) &^ 3
+		pr := wire.Probe{Kind: wire.ProbePath, Plane: uint8(pl.idx), ID: pl.probeID}
+		wire.PutProbe(out.Buf[pkt.Headroom+hdrLen:], &pr, n)
+		sealPacket(out, &h, hdrLen, n)
+		out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(pl.idx), a.local, a.remote, p.srcPort, pkt.ECT0
+		e.C.ProbesSent++
+	}
+}

@@ -1,0 +1,176 @@
+package metaroce
+
+// bufPool is a fixed set of buffers, named by number. Number 0 is "none".
+type bufPool struct {
+	mem  []byte
+	free []int32
+	size int
+	out  []bool
+}
+
+func (p *bufPool) init(n, size int) {
+	p.mem, p.size = make([]byte, n*size), size
+	p.free, p.out = make([]int32, n), make([]bool, n+1)
+	for i := range p.free {
+		p.free[i] = int32(n - i)
+	}
+}
+
+// get returns a free buffer, or 0.
+func (p *bufPool) get() int32 {
+	if len(p.free) == 0 {
+		return 0
+	}
+	b := p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
+	p.out[b] = true
+	return b
+}
+
+func (p *bufPool) put(b int32) {
+	if b == 0 {
+		return
+	}
+	if !p.out[b] {
+		panic("metaroce: buffer freed twice")
+	}
+	p.out[b] = false
+	p.free = append(p.free, b)
+}
+
+func (p *bufPool) bytes(b int32) []byte {
+	o := int(b-1) * p.size
+	return p.mem[o : o+p.size : o+p.size]
+}
+
+func (p *bufPool) avail() int { return len(p.free) }
+
+// ring is a growable window of T indexed by a running number. It grows by doubling up to the window's size, so that
+// an idle QP costs little; in steady state it does not allocate.
+type ring[T any] struct {
+	s  []T
+	lo uint64 // oldest number in use
+	hi uint64 // one past the newest
+}
+
+func (r *ring[T]) init(at uint64) { r.lo, r.hi = at, at }
+
+// at returns the entry of number n, lo ≤ n < hi.
+func (r *ring[T]) at(n uint64) *T { return &r.s[n&uint64(len(r.s)-1)] }
+
+// extend makes numbers up to and including n valid, zeroed.
+func (r *ring[T]) extend(n uint64) {
+	if n < r.hi {
+		return
+	}
+	if need := n - r.lo + 1; need > uint64(len(r.s)) {
+		size := uint64(max(len(r.s), ringsMin))
+		for size < need {
+			size *= 2
+		}
+		s := make([]T, size)
+		for i := r.lo; i < r.hi; i++ {
+			s[i&(size-1)] = *r.at(i)
+		}
+		r.s = s
+	}
+	var zero T
+	for ; r.hi <= n; r.hi++ {
+		*r.at(r.hi) = zero
+	}
+}
+
+// fifo is a growable queue of numbers.
+type fifo struct {
+	s          []uint64
+	head, tail uint64
+}
+
+func (f *fifo) len() int { return int(f.tail - f.head) }
+
+func (f *fifo) push(v uint64) {
+	if f.tail-f.head == uint64(len(f.s)) {
+		n := max(16, 2*len(f.s))
+		s := make([]uint64, n)
+		for i := f.head; i < f.tail; i++ {
+			s[i&uint64(n-1)] = f.s[i&uint64(len(f.s)-1)]
+		}
+		f.s = s
+	}
+	f.s[f.tail&uint64(len(f.s)-1)] = v
+	f.tail++
+}
+
+func (f *fifo) peek() uint64 { return f.s[f.head&uint64(len(f.s)-1)] }
+func (f *fifo) pop()         { f.head++ }
+func (f *fifo) clear()       { f.head, f.tail = 0, 0 }
+
+// qpHeap orders QPs by their next timer.
+type qpHeap []*QP
+
+func (h qpHeap) next() mono64 {
+	if len(h) == 0 {
+		return never
+	}
+	return h[0].due
+}
+
+func (h qpHeap) swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heapIdx, h[j].heapIdx = i, j
+}
+
+func (h qpHeap) up(i int) {
+	for i > 0 {
+		p := (i - 1) / 2
+		if h[p].due <= h[i].due {
+			return
+		}
+		h.swap(i, p)
+		i = p
+	}
+}
+
+func (h qpHeap) down(i int) {
+	for {
+		c := 2*i + 1
+		if c >= len(h) {
+			return
+		}
+		if c+1 < len(h) && h[c+1].due < h[c].due {
+			c++
+		}
+		if h[i].due <= h[c].due {
+			return
+		}
+		h.swap(i, c)
+		i = c
+	}
+}
+
+// set gives q a new due time; never takes it out.
+func (h *qpHeap) set(q *QP, t mono64) {
+	if q.heapIdx < 0 {
+		if t == never {
+			q.due = t
+			return
+		}
+		q.heapIdx = len(*h)
+		*h = append(*h, q)
+	}
+	i := q.heapIdx
+	q.due = t
+	if t == never {
+		last := len(*h) - 1
+		h.swap(i, last)
+		*h = (*h)[:last]
+		q.heapIdx = -1
+		if i < last {
+			h.up(i)
+			h.down(i)
+		}
+		return
+	}
+	h.up(i)
+	h.down(i)
+}

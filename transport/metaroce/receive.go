@@ -1,0 +1,261 @@
+package metaroce
+
+// The way in:
+//  1. receive: decode, find the association by tag, check the sender, the path sequence and the age;
+//  2. acknowledgements, probes and handshakes are handled at once; data becomes a job with memory operations;
+//  3. commit (commit.go), after the burst: one DMA call, then in order what that unblocked, then the answers.
+
+import (
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/internal/serial"
+	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+type jobKind uint8
+
+const (
+	jobRequest  jobKind = iota // a request packet at the responder
+	jobResponse                // a response packet at the requester
+)
+
+// job is one data packet between its arrival and its answer.
+type job struct {
+	q         *QP
+	a         *assoc
+	rp        *rxPath
+	psn       uint64
+	wqe       uint64
+	op, nops  int32
+	n         int
+	path      uint16
+	seq, ts   uint32
+	flags     wire.Flags
+	kind      jobKind
+	ce        bool
+	abandoned bool
+	code      wire.RefusalCode
+	scratch   [8]byte
+	inc       uint32
+}
+
+// rx is the scratch of one call.
+type rx struct {
+	jobs    []job
+	ops     []transport.MemOp
+	touched []*QP
+	chain   []chainStep
+	tx      tx
+}
+
+const (
+	opsPerPacket = 8 // room that a packet needs to be worked on
+	opsMax       = 8 * chainMax
+)
+
+func (o *rx) init() {
+	o.jobs = make([]job, 0, chainMax)
+	o.ops = make([]transport.MemOp, 0, opsMax)
+	o.touched = make([]*QP, 0, chainMax)
+	o.chain = make([]chainStep, 0, chainMax)
+}
+
+func (o *rx) full() bool   { return len(o.jobs) == cap(o.jobs) || o.opsLeft() < opsPerPacket }
+func (o *rx) opsLeft() int { return cap(o.ops) - len(o.ops) }
+
+// job begins the work on a packet.
+func (o *rx) job(kind jobKind, q *QP, a *assoc, rp *rxPath, h *wire.Header, p *pkt.Packet) *job {
+	o.jobs = append(o.jobs, job{kind: kind, q: q, a: a, rp: rp, op: int32(len(o.ops)), path: h.Path, seq: h.Seq, ts: h.TS,
+		flags: h.Flags, ce: p.TOS&pkt.ECNMask == pkt.CE, inc: q.inc})
+	if !q.touched {
+		q.touched = true
+		o.touched = append(o.touched, q)
+	}
+	return &o.jobs[len(o.jobs)-1]
+}
+
+// op adds a memory operation to a job.
+func (o *rx) op(j *job) *transport.MemOp {
+	o.ops = append(o.ops, transport.MemOp{})
+	j.nops++
+	return &o.ops[len(o.ops)-1]
+}
+
+// inWork reports whether a copy of the response is in this call already.
+func (o *rx) inWork(q *QP, n uint64) bool {
+	for i := range o.jobs {
+		if j := &o.jobs[i]; j.kind == jobResponse && j.q == q && j.psn == n {
+			return true
+		}
+	}
+	return false
+}
+
+// receive handles one packet.
+func (e *Engine) receive(p *pkt.Packet) {
+	var h wire.Header
+	payload, d := wire.Decode(p.Data, &h)
+	if d != 0 {
+		e.C.Drop[d]++
+		return
+	}
+	e.C.RxPackets++
+	e.C.RxBytes += uint64(len(p.Data))
+	if int(p.Plane) >= len(e.planeUp) {
+		e.C.DropPlane++
+		return
+	}
+	switch h.Op {
+	case wire.OpHello:
+		e.onHello(p, payload)
+		return
+	case wire.OpStale:
+		e.onStale(p, payload)
+		return
+	}
+	a := e.byTag[h.Tag]
+	if a == nil {
+		e.C.DropTag++
+		e.sendStale(p, &h)
+		return
+	}
+	if a.remote != p.Src || a.local != p.Dst {
+		e.C.DropAddr++
+		return
+	}
+	if a.state == assocIdle || a.txTag == 0 {
+		e.C.DropTag++
+		return
+	}
+	a.heard()
+	a.notePeerClock(h.TS)
+	switch {
+	case h.Op == wire.OpAck:
+		e.C.RxAcks++
+		a.onAck(p, &h, payload)
+	case h.Op == wire.OpProbe:
+		e.onProbe(a, p, payload)
+	case h.Op == wire.OpProbeAck:
+		e.onProbeAck(a, p, payload)
+	case h.Op.IsData():
+		e.onData(a, p, &h, payload)
+	default:
+		e.C.Drop[wire.DropOpcode]++
+	}
+}
+
+// onData checks the path sequence of a data packet and hands it to its QP.
+func (e *Engine) onData(a *assoc, p *pkt.Packet, h *wire.Header, payload []byte) {
+	rp := a.rx.path(h.Path)
+	if rp == nil {
+		e.C.DropPathID++
+		return
+	}
+	a.rx.arrived(p, rp, h, len(p.Data))
+	dup, old := rp.seen.place(h.Seq)
+	if age := stampSpan(h.TS, a.peerTS); old || age > ageLimit {
+		if old {
+			e.C.DropOld++
+		} else {
+			e.C.DropAge++
+		}
+		return
+	}
+	if dup { // the network made a copy, or the acknowledgement was lost: say again what we know
+		e.C.DropDup++
+		a.rx.dirtyPath(rp)
+		a.rx.ackNow = true
+		return
+	}
+	if h.Op.IsRequest() {
+		e.onRequest(a, rp, h, payload, p)
+	} else {
+		e.onResponse(a, rp, h, payload, p)
+	}
+}
+
+// notePeerClock remembers the newest time stamp of the peer.
+func (a *assoc) notePeerClock(ts uint32) {
+	if !a.havePeTS || serial.U32(a.peerTS).Less(serial.U32(ts)) {
+		a.peerTS, a.havePeTS = ts, true
+	}
+}
+
+// onProbe answers a probe: a plane probe with its number, a question about a READ or atomic with what became of it.
+func (e *Engine) onProbe(a *assoc, p *pkt.Packet, payload []byte) {
+	var pr wire.Probe
+	if d := wire.DecodeProbe(payload, &pr); d != 0 {
+		e.C.Drop[d]++
+		return
+	}
+	e.C.ProbesReceived++
+	if pr.Kind == wire.ProbeQP {
+		e.answerQP(a, &pr)
+	}
+	c := e.ctl.next()
+	if c == nil {
+		e.C.CtlOverflow++
+		return
+	}
+	c.fill(a, int(p.Plane), wire.OpProbeAck, wire.PutProbe(c.buf[:], &pr, wire.ProbeLen))
+}
+
+// answerQP fills in what became of a READ or atomic.
+func (e *Engine) answerQP(a *assoc, pr *wire.Probe) {
+	q := e.qps[pr.QPN]
+	pr.Answer = wire.AnswerUnknown
+	if q == nil || q.a != a || q.state < StateRTR {
+		return
+	}
+	s := &q.rsp
+	psn := serial.PSN(pr.PSN & serial.PSNMask).Expand(s.exp)
+	n := serial.Expand32(pr.ReadNo, s.nrd)
+	switch {
+	case s.fatal != 0 && psn >= s.fatalPSN:
+		pr.Answer, pr.Code, pr.PSN = wire.AnswerFailed, s.fatal, uint32(serial.Trunc(s.fatalPSN))
+	case q.state == StateErr && s.fatal == 0:
+	case psn >= s.exp || s.nreads > 0 && n >= s.oldestRead().n:
+		pr.Answer = wire.AnswerPending
+	default:
+		for i := s.resps.lo; i < s.resps.hi; i++ {
+			if s.resps.at(i).n == n {
+				pr.Answer = wire.AnswerExecuted
+				return
+			}
+		}
+	}
+}
+
+// onProbeAck takes in the answer of a probe.
+func (e *Engine) onProbeAck(a *assoc, p *pkt.Packet, payload []byte) {
+	var pr wire.Probe
+	if d := wire.DecodeProbe(payload, &pr); d != 0 {
+		e.C.Drop[d]++
+		return
+	}
+	if pr.Kind == wire.ProbeQP {
+		if q := e.qps[pr.PeerQPN]; q != nil && q.a == a && q.remoteQPN == pr.QPN {
+			q.onProbeAnswer(&pr)
+		}
+		return
+	}
+	if int(pr.Plane) < len(a.planes) && pr.Plane == p.Plane {
+		a.planes[pr.Plane].onProbeAck(pr.ID)
+	}
+}
+
+// sendStale tells a sender that we do not know its tag; rate-limited, never longer than what it answers.
+func (e *Engine) sendStale(p *pkt.Packet, h *wire.Header) {
+	if e.now < e.ctl.staleAt || len(p.Data) < wire.MinPacket+8 {
+		return
+	}
+	c := e.ctl.next()
+	if c == nil {
+		return
+	}
+	e.ctl.staleAt = e.now.Add(mono.Millisecond)
+	e.C.StaleSent++
+	*c = ctlPacket{src: p.Dst, dst: p.Src, plane: int(p.Plane), op: wire.OpStale, buf: c.buf}
+	c.n = wire.PutStale(c.buf[:], h.Tag)
+}

@@ -1,0 +1,232 @@
+package metaroce
+
+import (
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/serial"
+	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+// rnrTimes are the waits behind the 5-bit RNR timer codes, in µs (IBTA table 45).
+var rnrTimes = [32]mono.Duration{655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560,
+	3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520}
+
+func rnrTime(code uint8) mono.Duration { return rnrTimes[code&31] * mono.Microsecond }
+
+// onRefused: a transmission arrived and was not accepted. It has left the window already; sent is when it left here.
+func (q *QP) onRefused(psn uint64, f *wire.RefusalBlock, sent mono.Time) {
+	r := &q.req
+	if q.state != StateRTS && q.state != StateSQD || psn >= r.next || psn < r.una {
+		return
+	}
+	p := r.ps.at(psn)
+	if p.out > 0 {
+		p.out--
+	}
+	if p.acked {
+		if w := r.wq(uint64(p.wqe)); f.Code == wire.RefuseNoQP && w.Op.HasResponse() && !w.answered {
+			w.failed = transport.RetryExcErr // accepted once, but it will never be executed
+			q.complete()
+		}
+		return
+	}
+	now := q.e.now
+	switch f.Code {
+	case wire.RefuseRNR:
+		wait := rnrTime(f.Timer)
+		q.park(psn, p, now.Add(wait))
+		// A try counts when it was this PSN's turn and it was sent after the last counted wait was over.
+		if f.InOrder && psn != r.rnrHead {
+			r.rnrCnt = 0
+		}
+		if f.InOrder && (sent >= r.rnrUntil || r.rnrCnt == 0) {
+			r.rnrCnt++
+			r.rnrHead = psn
+		}
+		if r.rnrUntil <= now || psn < r.rnrPSN {
+			r.rnrPSN = psn
+		}
+		r.rnrUntil = max(r.rnrUntil, p.until)
+		if r.rnrRetry < 7 && r.rnrCnt > r.rnrRetry && psn == r.rnrHead && p.out == 0 {
+			q.kill(psn, transport.RnrRetryExcErr)
+		}
+	case wire.RefuseNoQP:
+		wait := r.timeout
+		if wait == 0 {
+			wait = 100 * mono.Millisecond
+		}
+		q.park(psn, p, now.Add(wait))
+		if psn == r.una {
+			if r.retries++; r.timeout > 0 && r.retries > r.retryCnt {
+				q.kill(psn, transport.RetryExcErr)
+			}
+		}
+	default:
+		q.park(psn, p, now.Add(max(q.a.srtt, 100*mono.Microsecond)))
+	}
+	q.retime()
+}
+
+// park takes a refused PSN out of the game until a time.
+func (q *QP) park(psn uint64, p *pst, until mono.Time) {
+	if !p.parked {
+		q.req.parked.push(psn)
+	}
+	p.parked, p.until = true, until
+}
+
+// unpark brings back what has waited long enough.
+func (q *QP) unpark() {
+	r := &q.req
+	for n := r.parked.len(); n > 0; n-- {
+		psn := r.parked.peek()
+		r.parked.pop()
+		if psn < r.una || psn >= r.next {
+			continue
+		}
+		p := r.ps.at(psn)
+		switch {
+		case !p.parked:
+		case p.until <= q.e.now:
+			p.parked = false
+			q.requeue(psn, p)
+		default:
+			r.parked.push(psn)
+		}
+	}
+}
+
+// onFailed: the responder says that a PSN failed. Cumulative: everything before it was executed.
+func (q *QP) onFailed(f *wire.RefusalBlock) {
+	r := &q.req
+	if q.state != StateRTS && q.state != StateSQD {
+		return
+	}
+	psn := f.PSN.Expand(r.una)
+	if psn < r.una || psn >= r.next || psn >= r.stop {
+		return
+	}
+	r.stop = psn
+	w := r.wq(uint64(r.ps.at(psn).wqe))
+	switch f.Code {
+	case wire.RefuseAccess:
+		w.failed = transport.RemAccessErr
+	case wire.RefuseInvalid:
+		w.failed = transport.RemInvReqErr
+	default:
+		w.failed = transport.RemOpErr
+	}
+	for n := r.una; n < psn; n++ {
+		r.ps.at(n).acked = true
+	}
+	r.una = psn
+	r.ps.lo = psn
+	q.complete()
+}
+
+// onLimit takes in a receive limit; only the largest counts.
+func (q *QP) onLimit(l uint32) {
+	r := &q.req
+	v := serial.Expand32(l, r.sentSSN)
+	if !r.haveLimit || v > r.limit {
+		r.limit, r.haveLimit, r.blockedAt, r.limitWait = v, true, 0, 0
+		q.wake()
+	}
+}
+
+// retime computes when the QP's timer is due.
+func (q *QP) retime() {
+	r := &q.req
+	t := never
+	if q.state == StateRTS || q.state == StateSQD {
+		for i := r.parked.head; i < r.parked.tail && i < r.parked.head+64; i++ {
+			psn := r.parked.s[i&uint64(len(r.parked.s)-1)]
+			if psn >= r.una && psn < r.next {
+				t = mono.Min(t, max(r.ps.at(psn).until, q.e.now))
+			} else {
+				t = q.e.now
+			}
+		}
+		if r.rnrUntil > q.e.now {
+			t = mono.Min(t, r.rnrUntil)
+		}
+		if r.blockedAt != 0 {
+			t = mono.Min(t, r.blockedAt.Add(r.limitWait))
+		}
+		if r.head < r.tail && r.timeout > 0 {
+			t = mono.Min(t, q.giveUpAt())
+			if d := r.probedAt.Add(r.timeout); q.waitsForResponse() {
+				t = mono.Min(t, max(d, r.since.Add(r.timeout)))
+			}
+		}
+	}
+	q.e.timers.set(q, t)
+}
+
+// giveUpAt is when a QP whose peer shows no sign of life ends.
+func (q *QP) giveUpAt() mono.Time {
+	r := &q.req
+	return max(q.a.lastHeard, r.since).Add(r.timeout * mono.Duration(int(r.retryCnt)+1))
+}
+
+func (q *QP) waitsForResponse() bool {
+	r := &q.req
+	if r.head == r.tail {
+		return false
+	}
+	w := r.wq(r.head)
+	return w.Op.HasResponse() && !w.answered && r.una > w.last
+}
+
+func (q *QP) onTimer() {
+	r := &q.req
+	if q.state != StateRTS && q.state != StateSQD {
+		return
+	}
+	q.unpark()
+	if r.head < r.tail && r.timeout > 0 && q.giveUpAt() <= q.e.now {
+		q.failRequester(transport.RetryExcErr)
+		return
+	}
+	if r.timeout > 0 && q.waitsForResponse() && max(r.probedAt, r.since).Add(r.timeout) <= q.e.now {
+		q.askForResponse()
+	}
+	q.wake()
+}
+
+// askForResponse asks what became of the oldest READ or atomic that makes no progress.
+func (q *QP) askForResponse() {
+	r := &q.req
+	r.probedAt = q.e.now
+	w := r.wq(r.head)
+	c := q.e.ctl.next()
+	if c == nil || q.a.state != assocUp {
+		return
+	}
+	pr := wire.Probe{Kind: wire.ProbeQP, QPN: q.remoteQPN, PeerQPN: q.qpn, ReadNo: uint32(w.rdno), PSN: uint32(serial.Trunc(w.first))}
+	c.fill(q.a, q.e.nextPlane(int(q.e.C.ProbesSent)), wire.OpProbe, wire.PutProbe(c.buf[:], &pr, wire.ProbeLen))
+	q.e.C.ProbesSent++
+}
+
+// onProbeAnswer takes in what the peer says of a READ or atomic.
+func (q *QP) onProbeAnswer(p *wire.Probe) {
+	r := &q.req
+	if q.state != StateRTS && q.state != StateSQD {
+		return
+	}
+	switch p.Answer {
+	case wire.AnswerFailed:
+		f := wire.RefusalBlock{PSN: serial.PSN(p.PSN & serial.PSNMask), Code: p.Code}
+		q.onFailed(&f)
+	case wire.AnswerUnknown:
+		n := serial.Expand32(p.ReadNo, r.rdLow)
+		if n < r.rdLow || n >= r.rdLow+r.maxRd {
+			return
+		}
+		w := r.wq(r.rdRing[n%rdMax])
+		if w.rdno == n && w.Op.HasResponse() && !w.answered && r.una > w.last {
+			w.failed = transport.RetryExcErr
+			q.complete()
+		}
+	}
+}

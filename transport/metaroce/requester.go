@@ -1,0 +1,470 @@
+package metaroce
+
+import (
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/serial"
+	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+// wqe is a send work request with its place in the numbers of its QP.
+type wqe struct {
+	transport.SendWR
+	first, last uint64 // PSNs
+	ssn         uint64 // send number, of those that take a receive
+	rdno        uint64 // number among READs and atomics
+	rdBefore    uint64 // how many READs and atomics were posted before it
+	got         uint32 // response bytes that landed
+	answered    bool
+	failed      transport.Status
+}
+
+// pst is what the requester knows of one PSN between una and next.
+type pst struct {
+	wqe    uint32 // number of its work request, low bits
+	out    uint8  // transmissions in flight
+	acked  bool
+	parked bool // refused: waits until the time below
+	queued bool // on the resend queue
+	until  mono.Time
+}
+
+// requester is the sending half of a QP.
+type requester struct {
+	sq         []wqe
+	head, tail uint64 // work requests in the ring
+	cur        uint64 // work request of PSN next
+	una        uint64 // oldest PSN that is not acknowledged
+	next       uint64 // next PSN never sent
+	end        uint64 // one past the last PSN posted
+	ps         ring[pst]
+	rtx        fifo // PSNs to send again
+	parked     fifo // refused PSNs, in order of refusal
+
+	nssn, sentSSN uint64 // next send number; one past the highest sent
+	limit         uint64 // send numbers below it may go
+	haveLimit     bool
+	blockedAt     mono.Time // since when the limit blocks; 0 = it does not
+	limitWait     mono.Duration
+
+	nrd, rdLow uint64        // READs and atomics posted; the oldest that is unanswered
+	rdRing     [rdMax]uint64 // work request by READ number, within the window
+	maxRd      uint64
+	atomics    int // sent and unanswered
+
+	rnrPSN   uint64 // refused for want of a receive; nothing beyond goes before rnrUntil
+	rnrHead  uint64 // PSN that rnrCnt counts for
+	rnrUntil mono.Time
+	rnrCnt   uint8
+	rnrRetry uint8
+
+	retries  uint8
+	retryCnt uint8
+	timeout  mono.Duration // 0 = none
+	since    mono.Time     // of the last progress, or of the first request after idling
+	probedAt mono.Time
+
+	stop    uint64     // PSN that failed, or never64
+	seen    ring[bool] // response packets by number
+	respExp uint64     // all responses below have arrived
+}
+
+func (r *requester) start(psn0 uint64, at RTSAttr) {
+	r.una, r.next, r.end = psn0, psn0, psn0
+	r.ps.init(psn0)
+	r.nssn, r.sentSSN = firstSSN, firstSSN
+	r.nrd, r.rdLow = firstSSN, firstSSN
+	r.maxRd = uint64(min(max(at.MaxRdAtomic, 0), rdMax))
+	r.retryCnt, r.rnrRetry = at.RetryCnt, at.RNRRetry
+	r.timeout = 0
+	if at.Timeout > 0 {
+		r.timeout = mono.Duration(4096) << min(at.Timeout, 31)
+	}
+	r.stop = never64
+	r.seen.init(firstResp)
+	r.respExp = firstResp
+}
+
+func (r *requester) wq(n uint64) *wqe { return &r.sq[n&uint64(len(r.sq)-1)] }
+
+// NextWR returns the next free work request of the send ring, its SGE list empty, or nil when the ring is full.
+func (q *QP) NextWR() *transport.SendWR {
+	r := &q.req
+	if r.tail-r.head == uint64(len(r.sq)) {
+		return nil
+	}
+	w := r.wq(r.tail)
+	sge := w.SGE[:0]
+	*w = wqe{SendWR: transport.SendWR{SGE: sge}}
+	return &w.SendWR
+}
+
+// Post commits the work request that NextWR returned.
+func (q *QP) Post(now mono.Time) {
+	q.e.tick(now)
+	r := &q.req
+	w := r.wq(r.tail)
+	idle := r.head == r.tail
+	r.tail++
+	if q.state != StateRTS && q.state != StateSQD {
+		if q.state == StateErr {
+			q.flushSends()
+		}
+		return
+	}
+	w.first, w.last = r.end, r.end
+	w.rdBefore = r.nrd
+	switch {
+	case w.Op.HasResponse():
+		w.rdno = r.nrd
+		r.nrd++
+	case w.Length > 0:
+		w.last += uint64((int64(w.Length) - 1) / int64(q.mtu))
+	}
+	if w.Op.TakesRecv() {
+		w.ssn = r.nssn
+		r.nssn++
+	}
+	r.end = w.last + 1
+	if idle {
+		r.since = q.e.now
+	}
+	if w.Fail != transport.OK && r.stop > w.first {
+		r.stop = w.first
+		w.failed = w.Fail
+		q.complete()
+		return
+	}
+	q.wake()
+	if q.due == never {
+		q.retime()
+	}
+}
+
+// cut is where packet i of a work request begins. The last packet of a longer WRITE carries at least tailMin bytes,
+// so that a flag at the end of a message is not cut in two.
+func (q *QP) cut(w *wqe, i uint64) uint32 {
+	mtu := uint64(q.mtu)
+	at := i * mtu
+	if at >= uint64(w.Length) {
+		return w.Length
+	}
+	if rest := uint64(w.Length) - at; w.Op.IsWrite() && i > 0 && rest < tailMin {
+		return w.Length - tailMin
+	}
+	return uint32(at)
+}
+
+// nextToSend names the next packet of the QP that may go now: responses first, then resends, then new requests.
+// It changes nothing that a second call would not change again.
+func (q *QP) nextToSend() (txKind, uint64, bool) {
+	if n, ok := q.nextResponse(); ok {
+		return txResponse, n, true
+	}
+	if q.state != StateRTS && q.state != StateSQD || q.a.state != assocUp {
+		return 0, 0, false
+	}
+	r := &q.req
+	for r.rtx.len() > 0 {
+		psn := r.rtx.peek()
+		if psn >= r.una && psn < r.stop {
+			if p := r.ps.at(psn); !p.acked && p.out == 0 && !p.parked {
+				return txRequest, psn, true
+			}
+			r.ps.at(psn).queued = false
+		}
+		r.rtx.pop()
+	}
+	if q.mayNew() {
+		return txRequest, r.next, true
+	}
+	return 0, 0, false
+}
+
+// mayNew says whether the next never-sent PSN may go.
+func (q *QP) mayNew() bool {
+	r := &q.req
+	now := q.e.now
+	if r.next >= r.end || r.next >= r.stop || r.next >= r.una+uint64(q.e.cfg.PSNWindow) {
+		return false
+	}
+	if now < r.rnrUntil && r.next > r.rnrPSN {
+		return false
+	}
+	w := r.wq(r.cur)
+	if w.first == r.next { // what holds a whole request back is decided at its first packet
+		if q.state == StateSQD {
+			return false
+		}
+		if w.Flags&transport.FlagFence != 0 && r.rdLow < w.rdBefore {
+			return false
+		}
+		if w.Op.HasResponse() && w.rdno >= r.rdLow+r.maxRd {
+			return false
+		}
+	}
+	if r.atomics > 0 && w.Op.IsWrite() && q.overAtomic(w) {
+		return false
+	}
+	if w.Op.TakesRecv() && r.haveLimit && w.ssn >= r.limit && (w.Op.IsSend() || r.next == w.last) {
+		return q.pastLimit()
+	}
+	r.blockedAt = 0
+	return true
+}
+
+// overAtomic reports whether a WRITE touches the bytes of an unanswered atomic: then it waits, or the atomic might
+// run after it and undo it (implicit fence).
+func (q *QP) overAtomic(w *wqe) bool {
+	r := &q.req
+	for n := r.rdLow; n < w.rdBefore && n < r.rdLow+r.maxRd; n++ {
+		x := r.wq(r.rdRing[n%rdMax])
+		if x.rdno == n && x.Op.IsAtomic() && !x.answered &&
+			w.RemoteAddr < x.RemoteAddr+8 && x.RemoteAddr < w.RemoteAddr+uint64(w.Length) {
+			return true
+		}
+	}
+	return false
+}
+
+// pastLimit decides for a QP that the receive limit holds back: after a while it sends its next packet anyway, or a
+// lost limit would stop it for ever.
+func (q *QP) pastLimit() bool {
+	r := &q.req
+	now := q.e.now
+	if r.blockedAt == 0 {
+		r.blockedAt = now
+		r.limitWait = max(r.limitWait, q.a.srtt, rnrTime(q.rsp.minRNR))
+		q.retime()
+		return false
+	}
+	if now < r.blockedAt.Add(r.limitWait) {
+		return false
+	}
+	r.blockedAt, r.limitWait = now, min(2*r.limitWait, 100*mono.Millisecond)
+	return true
+}
+
+// fillRequest writes the headers of one request packet and says where its payload is.
+func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
+	r := &q.req
+	psn := j.psn
+	fresh := psn == r.next
+	if fresh {
+		q.takeNext()
+	} else {
+		r.rtx.pop()
+		r.ps.at(psn).queued = false
+		j.hdr.Flags |= wire.FlagRetransmit
+		q.e.C.Retransmits++
+	}
+	p := r.ps.at(psn)
+	p.out++
+	w := r.wq(uint64(p.wqe))
+	h := &j.hdr
+	h.PSN = serial.Trunc(psn)
+	if r.atomics > 0 && r.rdLow < w.rdBefore {
+		h.Flags |= wire.FlagAtomicPending
+	}
+	tail := psn == w.last
+	if tail {
+		h.Flags |= wire.FlagTail
+		h.SE = w.Flags&transport.FlagSolicited != 0 && w.Op.TakesRecv()
+		h.BTHAckReq = true
+	}
+	if tail && psn+1 == r.end || !fresh {
+		h.Flags |= wire.FlagAckReq
+	}
+	if w.Op.HasResponse() {
+		h.VA, h.RKey, h.Len = w.RemoteAddr, w.RKey, w.Length
+		switch w.Op {
+		case transport.OpRead:
+			h.Op = wire.OpRead
+		case transport.OpCmpSwap:
+			h.Op, h.Swap, h.Compare = wire.OpCmpSwap, w.Swap, w.Compare
+		default:
+			h.Op, h.Swap, h.Compare = wire.OpFetchAdd, w.Compare, 0
+		}
+		return
+	}
+	i := psn - w.first
+	off := q.cut(w, i)
+	n := int(q.cut(w, i+1) - off)
+	h.VA, h.RKey, h.Len, h.Off, h.SSN = w.RemoteAddr+uint64(off), w.RKey, w.Length-off, off, uint32(w.ssn)
+	h.Imm, h.Inv = w.Imm, w.Imm
+	h.Op = dataOpcode(w.Op, tail)
+	j.n = n
+	if n > 0 {
+		j.op = opWanted
+		op.Kind, op.WR, op.Off = transport.MemGather, &w.SendWR, off
+	}
+}
+
+func dataOpcode(o transport.Op, tail bool) wire.Opcode {
+	switch {
+	case o == transport.OpWriteImm && tail:
+		return wire.OpWriteImm
+	case o.IsWrite():
+		return wire.OpWrite
+	case o == transport.OpSendImm && tail:
+		return wire.OpSendImm
+	case o == transport.OpSendInv && tail:
+		return wire.OpSendInv
+	}
+	return wire.OpSend
+}
+
+// takeNext moves next past a PSN that is being sent for the first time.
+func (q *QP) takeNext() {
+	r := &q.req
+	w := r.wq(r.cur)
+	r.ps.extend(r.next)
+	r.ps.at(r.next).wqe = uint32(r.cur)
+	if r.next == w.first && w.Op.HasResponse() {
+		r.rdRing[w.rdno%rdMax] = r.cur
+		if w.Op.IsAtomic() {
+			r.atomics++
+		}
+	}
+	if w.Op.TakesRecv() {
+		r.sentSSN = max(r.sentSSN, w.ssn+1)
+	}
+	if r.next == w.last {
+		r.cur++
+	}
+	r.next++
+}
+
+// onAcked: a transmission was acknowledged. counted: it was in flight until now.
+func (q *QP) onAcked(kind txKind, n uint64, counted bool) {
+	q.talked = true
+	if kind == txResponse {
+		q.responseAcked(n, counted)
+		return
+	}
+	r := &q.req
+	if n < r.una || n >= r.next {
+		return
+	}
+	p := r.ps.at(n)
+	if counted && p.out > 0 {
+		p.out--
+	}
+	if p.acked {
+		return
+	}
+	p.acked, p.parked = true, false
+	if n == r.una {
+		q.advance()
+	}
+}
+
+// advance moves una past what is acknowledged and completes what it can.
+func (q *QP) advance() {
+	r := &q.req
+	for r.una < r.next && r.ps.at(r.una).acked {
+		r.una++
+	}
+	r.ps.lo = r.una
+	r.rnrCnt, r.retries = 0, 0
+	r.since = q.e.now
+	q.complete()
+	q.wake()
+}
+
+// onLost: a transmission is lost, its packet goes again unless a copy is under way.
+func (q *QP) onLost(kind txKind, n uint64) {
+	if kind == txResponse {
+		q.responseLost(n)
+		return
+	}
+	r := &q.req
+	if n < r.una || n >= r.next {
+		return
+	}
+	p := r.ps.at(n)
+	if p.out > 0 {
+		p.out--
+	}
+	q.requeue(n, p)
+}
+
+func (q *QP) requeue(n uint64, p *pst) {
+	if p.acked || p.out > 0 || p.parked || p.queued {
+		return
+	}
+	p.queued = true
+	q.req.rtx.push(n)
+	q.wake()
+}
+
+// complete reports what is done, in post order.
+func (q *QP) complete() {
+	r := &q.req
+	for r.head < r.tail && q.state != StateErr {
+		w := r.wq(r.head)
+		if w.failed != transport.OK && r.una >= w.first {
+			q.failRequester(w.failed)
+			return
+		}
+		if r.una <= w.last || w.Op.HasResponse() && !w.answered {
+			return
+		}
+		r.head++
+		r.since = q.e.now
+		q.e.host.SendDone(q.owner, &w.SendWR, transport.OK)
+	}
+}
+
+// failRequester ends the QP: the oldest request takes the status, the rest is flushed.
+func (q *QP) failRequester(s transport.Status) {
+	if q.state == StateErr {
+		return
+	}
+	q.state = StateErr
+	r := &q.req
+	if r.head < r.tail {
+		w := r.wq(r.head)
+		r.head++
+		q.e.host.SendDone(q.owner, &w.SendWR, s)
+	}
+	q.e.host.QPError(q.owner, false, s)
+	q.flush()
+}
+
+func (q *QP) flushSends() {
+	r := &q.req
+	for ; r.head < r.tail; r.head++ {
+		q.e.host.SendDone(q.owner, &r.wq(r.head).SendWR, transport.WRFlushErr)
+	}
+	r.rtx.clear()
+	r.parked.clear()
+}
+
+// kill makes the request of a PSN fail once everything before it is done.
+func (q *QP) kill(psn uint64, s transport.Status) {
+	r := &q.req
+	if r.stop <= psn || psn < r.una || psn >= r.next {
+		return
+	}
+	r.stop = psn
+	w := r.wq(uint64(r.ps.at(psn).wqe))
+	w.failed = s
+	q.complete()
+}
+
+// payloadFailed: the memory of a packet to be sent is gone.
+func (q *QP) payloadFailed(kind txKind, n uint64, err transport.MemErr) {
+	if kind == txResponse {
+		q.responseMemoryGone(n, err)
+		return
+	}
+	r := &q.req
+	if q.state == StateErr || n < r.una || n >= r.next {
+		return
+	}
+	if p := r.ps.at(n); p.out > 0 {
+		p.out--
+	}
+	q.kill(n, transport.LocProtErr)
+}

@@ -1,0 +1,348 @@
+package metaroce
+
+import (
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/internal/serial"
+	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+// slotState is what became of one PSN that has arrived.
+type slotState uint8
+
+const (
+	slotEmpty  slotState = iota
+	slotBusy             // its memory operation runs in this call
+	slotPlaced           // in memory; nothing to do when its turn comes but to count it
+	slotHeld             // tail of a WRITE that waits for its turn
+	slotQueued           // READ or atomic that waits for its turn
+	slotBad              // arrived, will fail when its turn comes; no answer before
+)
+
+// slot is one PSN ahead of the responder's cumulative point.
+type slot struct {
+	addr, swap, cmp uint64
+	ssn             uint64
+	inline          []byte // data of a short SEND, valid within the call that brought it
+	rkey, n, off    uint32
+	imm, inv        uint32
+	buf             int32 // held data
+	op              wire.Opcode
+	code            wire.RefusalCode
+	status          transport.Status // local, with slotBad
+	st              slotState
+	tail, se        bool
+	write           bool // its bytes count for the overlap rule
+}
+
+// responder is the receiving half of a QP.
+type responder struct {
+	exp    uint64 // lowest PSN that has not arrived and been committed
+	arr    uint64 // within a call: all below have arrived and are in memory, or will be by operations already queued in order
+	top    uint64 // one past the highest PSN that arrived
+	slots  ring[slot]
+	bound  ring[*transport.RecvWR] // by send number; lo = lowest not completed
+	nbind  uint64                  // next send number without a receive
+	posted uint64                  // receives posted since RESET
+	told   uint64                  // posted, as last told to the peer
+
+	nrd      uint64 // number of the next READ or atomic in order
+	maxRd    int
+	waiting  int // READs and atomics that arrived and have not had their turn
+	reads    [rdMax]rdReq
+	readHead uint64
+	nreads   int
+	resps    ring[respPkt]
+	respNext uint64
+	rrtx     fifo
+
+	minRNR   uint8
+	fatal    wire.RefusalCode
+	fatalPSN uint64
+}
+
+func (s *responder) start(psn0 uint64, maxRd int, minRNR uint8) {
+	s.exp, s.arr, s.top = psn0, psn0, psn0
+	s.slots.init(psn0)
+	s.resps.init(firstResp)
+	s.respNext = firstResp
+	s.nrd = firstSSN
+	s.maxRd = min(max(maxRd, 0), rdMax)
+	s.minRNR = minRNR
+}
+
+func (s *responder) oldestRead() *rdReq { return &s.reads[s.readHead%rdMax] }
+
+// drop forgets what arrived and has not had its turn. Accepted READs go on when the QP failed by a peer's fault.
+func (s *responder) drop(e *Engine) {
+	for n := s.slots.lo; n < s.slots.hi; n++ {
+		x := s.slots.at(n)
+		e.held.put(x.buf)
+		*x = slot{}
+	}
+	s.slots.lo, s.slots.hi = s.exp, s.exp
+	s.arr, s.top, s.waiting = s.exp, s.exp, 0
+	if s.fatal == 0 {
+		s.nreads = 0
+		s.dropResponses(e, s.resps.lo)
+	}
+}
+
+// dropResponses frees the response packets from number n on.
+func (s *responder) dropResponses(e *Engine, n uint64) {
+	for i := n; i < s.resps.hi; i++ {
+		e.resp.put(s.resps.at(i).buf)
+		s.resps.at(i).buf = 0
+	}
+	s.resps.hi = max(n, s.resps.lo)
+	s.respNext = min(s.respNext, s.resps.hi)
+	s.rrtx.clear()
+}
+
+// free gives back every buffer.
+func (s *responder) free(e *Engine) {
+	s.fatal = 0
+	s.drop(e)
+}
+
+// onRequest handles one request packet: checks, binding, and the memory operation that places it.
+func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet) {
+	q := e.qps[h.DestQP]
+	if q == nil || q.a != a || q.state < StateRTR {
+		e.C.RefusedNoQP++
+		a.refuse(rp, h, p, wire.RefusalBlock{PSN: h.PSN, Code: wire.RefuseNoQP})
+		return
+	}
+	if q.haveMinTS && serial.U32(h.TS).Less(serial.U32(q.minTS)) {
+		e.C.DropStaleQP++
+		return
+	}
+	s := &q.rsp
+	psn := h.PSN.Expand(s.exp)
+	if q.state == StateErr {
+		q.answerFailed(a, rp, h, p, psn)
+		return
+	}
+	switch {
+	case psn < s.exp:
+		e.C.DupPSN++
+		a.accept(rp, h, p)
+		return
+	case psn >= s.exp+uint64(e.cfg.PSNWindow):
+		e.C.DropAhead++
+		return
+	}
+	if psn < s.slots.hi {
+		switch s.slots.at(psn).st {
+		case slotEmpty:
+		case slotBusy, slotBad: // its original is in work, or will fail when its turn comes: no answer before
+			e.C.DropBusy++
+			return
+		default:
+			e.C.DupPSN++
+			a.accept(rp, h, p)
+			return
+		}
+	}
+	if e.out.opsLeft() < opsPerPacket {
+		e.C.DropOps++
+		return
+	}
+	q.talked = true
+	q.take(a, rp, h, payload, p, psn)
+}
+
+// answerFailed: a failed QP answers every packet, or the loss of its one answer would hang the peer or lie to it.
+func (q *QP) answerFailed(a *assoc, rp *rxPath, h *wire.Header, p *pkt.Packet, psn uint64) {
+	s := &q.rsp
+	switch {
+	case s.fatal == 0:
+		q.e.C.RefusedNoQP++
+		a.refuse(rp, h, p, wire.RefusalBlock{PSN: h.PSN, Code: wire.RefuseNoQP})
+	case psn < s.fatalPSN:
+		a.accept(rp, h, p)
+	default:
+		a.refuse(rp, h, p, q.fatalBlock())
+	}
+}
+
+func (q *QP) fatalBlock() wire.RefusalBlock {
+	q.e.C.RefusedFatal++
+	return wire.RefusalBlock{QPN: q.remoteQPN, PSN: serial.Trunc(q.rsp.fatalPSN), Code: q.rsp.fatal, InOrder: true}
+}
+
+// take accepts a packet that is new.
+func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet, psn uint64) {
+	e, s := q.e, &q.rsp
+	n := uint32(len(payload))
+	x := slot{st: slotBusy, op: h.Op, addr: h.VA, rkey: h.RKey, n: n, off: h.Off, imm: h.Imm, inv: h.Inv, tail: h.Flags&wire.FlagTail != 0, se: h.SE}
+	var recv *transport.RecvWR
+	takes := h.Op == wire.OpSend || h.Op == wire.OpSendImm || h.Op == wire.OpSendInv || h.Op == wire.OpWriteImm
+	if takes {
+		x.ssn = serial.Expand32(h.SSN, s.bound.lo)
+		if x.ssn < s.bound.lo || x.ssn >= s.bound.lo+uint64(e.cfg.PSNWindow) {
+			x.code = wire.RefuseInvalid
+		} else if recv = q.bind(x.ssn); recv == nil {
+			e.C.RefusedRNR++
+			a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseRNR, Timer: s.minRNR, InOrder: psn == s.exp})
+			return
+		}
+	}
+	inTurn := psn == s.arr
+	write := h.Op == wire.OpWrite || h.Op == wire.OpWriteImm
+	relaxed := write && n > 0 && h.Flags&wire.FlagAtomicPending == 0 && x.tail && !inTurn && e.host.RelaxedKey(q.owner, h.RKey)
+	hold := write && x.tail && !inTurn && !relaxed
+	if hold && n > 0 && x.code == 0 {
+		if x.buf = e.held.get(); x.buf == 0 {
+			e.C.HeldFull++
+			e.C.RefusedLater++
+			a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseLater})
+			return
+		}
+		copy(e.held.bytes(x.buf), payload)
+		e.C.HeldPackets++
+	}
+	j := e.out.job(jobRequest, q, a, rp, h, p)
+	j.psn = psn
+	chain := uint32(0)
+	if inTurn {
+		chain = q.qpn
+	}
+	switch {
+	case x.code == 0 && write:
+		q.takeWrite(&x, h, payload, j, hold, relaxed, chain)
+	case x.code == 0 && takes:
+		q.takeSend(&x, recv, payload, j, inTurn, chain)
+	case x.code == 0:
+		q.takeRead(&x, h)
+	}
+	s.slots.extend(psn)
+	*s.slots.at(psn) = x
+	s.top = max(s.top, psn+1)
+	if inTurn && !waitsForTurn(h.Op) && x.code == 0 && !j.abandoned {
+		q.arrive()
+	}
+}
+
+// arrive moves arr past a packet whose operation is queued in its turn, and past what is in memory behind it.
+func (q *QP) arrive() {
+	s := &q.rsp
+	s.arr++
+	for s.arr < s.slots.hi && s.slots.at(s.arr).st == slotPlaced {
+		s.arr++
+	}
+}
+
+// takeWrite places the bytes of a WRITE packet, unless they are held for their turn.
+func (q *QP) takeWrite(x *slot, h *wire.Header, payload []byte, j *job, hold, relaxed bool, chain uint32) {
+	if len(payload) > q.mtuMax() || h.Len < uint32(len(payload)) || x.tail != (h.Len == uint32(len(payload))) {
+		x.code = wire.RefuseInvalid
+		return
+	}
+	x.write = !relaxed
+	if !hold && len(payload) > 0 {
+		q.place(j, x, j.psn, payload, chain, !relaxed)
+	}
+}
+
+func (q *QP) mtuMax() int { return maxPayload }
+
+// takeSend places the bytes of a SEND packet in its receive; a short one whose turn it is travels in the completion.
+func (q *QP) takeSend(x *slot, recv *transport.RecvWR, payload []byte, j *job, inTurn bool, chain uint32) {
+	switch {
+	case recv.Fail != transport.OK:
+		x.code, x.status = wire.RefuseOp, recv.Fail
+	case uint64(x.off)+uint64(x.n) > uint64(recv.Length):
+		x.code, x.status = wire.RefuseInvalid, transport.LocLenErr
+	case x.n == 0:
+	case inTurn && x.tail && x.off == 0 && x.n <= inlineMax:
+		x.inline = payload
+	default:
+		op := q.e.out.op(j)
+		*op = transport.MemOp{Kind: transport.MemScatter, QP: q.owner, Recv: recv, Off: x.off, Buf: payload, Chain: chain}
+	}
+}
+
+// inlineMax is what a receive completion can carry (MR_CQE_INLINE).
+const inlineMax = 64
+
+// takeRead notes a READ or an atomic; it runs when its turn comes.
+func (q *QP) takeRead(x *slot, h *wire.Header) {
+	s := &q.rsp
+	x.n, x.swap, x.cmp = h.Len, h.Swap, h.Compare
+	if h.Op != wire.OpRead {
+		x.n = 8
+	}
+	if s.waiting+s.nreads >= s.maxRd || h.Op == wire.OpRead && h.Len > 1<<31 {
+		x.code = wire.RefuseInvalid
+		return
+	}
+	s.waiting++
+}
+
+// bind gives receives to every unbound earlier send number first, then to ssn.
+func (q *QP) bind(ssn uint64) *transport.RecvWR {
+	s := &q.rsp
+	for s.nbind <= ssn {
+		r := q.e.host.TakeRecv(q.owner)
+		if r == nil {
+			return nil
+		}
+		s.bound.extend(s.nbind)
+		*s.bound.at(s.nbind) = r
+		s.nbind++
+	}
+	return *s.bound.at(ssn)
+}
+
+// place queues the writes of one packet, leaving out bytes that a later packet of the QP has already placed.
+func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check bool) {
+	e, s := q.e, &q.rsp
+	lo, end := x.addr, x.addr+uint64(len(data))
+	if end < lo { // wraps around the address space: let the key check refuse it
+		check = false
+	}
+	if check && psn+1 < s.top {
+		for lo < end && e.out.opsLeft() > 1 {
+			// the next piece that nothing later covers
+			cut, skip := end, lo
+			for n := psn + 1; n < s.top; n++ {
+				y := s.slots.at(n)
+				if !y.write || y.st != slotPlaced && y.st != slotBusy || y.buf != 0 {
+					continue
+				}
+				a, b := y.addr, y.addr+uint64(y.n)
+				if a <= skip && skip < b {
+					skip = b
+				} else if a > lo && a < cut {
+					cut = a
+				}
+			}
+			if skip > lo {
+				e.C.OverlapSkipped += min(skip, end) - lo
+				lo = min(skip, end)
+				continue
+			}
+			op := e.out.op(j)
+			*op = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: lo, RKey: x.rkey, Buf: data[lo-x.addr : cut-x.addr], Chain: chain}
+			lo = cut
+		}
+		j.abandoned = lo < end // too many pieces for one call: the packet counts as not arrived
+		return
+	}
+	op := e.out.op(j)
+	*op = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: x.addr, RKey: x.rkey, Buf: data, Chain: chain}
+}
+
+// waitsForTurn reports whether a request does nothing before its turn comes.
+func waitsForTurn(o wire.Opcode) bool {
+	return o == wire.OpRead || o == wire.OpCmpSwap || o == wire.OpFetchAdd
+}
+
+// codeOf is the refusal that a memory error of the requester's making becomes.
+func codeOf(err transport.MemErr) wire.RefusalCode {
+	if err == transport.MemMisaligned {
+		return wire.RefuseInvalid
+	}
+	return wire.RefuseAccess
+}

@@ -1,0 +1,279 @@
+package metaroce
+
+// The way out:
+//  1. Transmit: control packets, acknowledgements, probes, then data, association by association;
+//  2. transmitData: QPs in turn, a quantum each (deficit round robin in packets);
+//  3. choosePlane, choosePath: window room, then recycled or random path, kept for a burst;
+//  4. the QP names a packet (requester.go, response.go) and its payload as a memory operation;
+//  5. finishTx: one DMA call for the batch, then headers are final and sealed.
+
+import (
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+// txJob is a data packet whose payload is still to be fetched.
+type txJob struct {
+	p      *pkt.Packet
+	q      *QP
+	psn    uint64
+	rec    int32
+	hdr    wire.Header
+	hdrLen int
+	n      int
+	kind   txKind
+	op     int32 // index of its memory operation, or -1
+	resp   int32 // response buffer that the data is read into, or 0
+	dead   bool
+}
+
+// tx is the scratch of Transmit.
+type tx struct {
+	jobs [pkt.Burst]txJob
+	ops  [pkt.Burst]transport.MemOp
+	n    int
+	nops int
+}
+
+// Transmit fills b with packets to send. It returns when b is full or nothing may go now.
+func (e *Engine) Transmit(now mono.Time, b *pkt.Batch) {
+	e.tick(now)
+	e.sendControl(b)
+	t := &e.out.tx
+	t.n, t.nops = 0, 0
+	n := len(e.assocs)
+	for i := 0; i < n && !b.Full(); i++ {
+		a := e.assocs[(e.rr+i)%n]
+		if a.rx.ackNow {
+			a.sendAcks(b)
+		}
+	}
+	for i := 0; i < n && !b.Full() && t.n < len(t.jobs); i++ {
+		a := e.assocs[(e.rr+i)%n]
+		if a.state != assocUp {
+			continue
+		}
+		a.sendProbes(b)
+		if a.active.n > 0 {
+			a.transmitData(b)
+			a.reschedule()
+		}
+	}
+	if n > 0 {
+		e.rr = (e.rr + 1) % n
+	}
+	e.finishTx(b)
+}
+
+// transmitData lets the association's QPs send in turn.
+func (a *assoc) transmitData(b *pkt.Batch) {
+	e := a.e
+	t := &e.out.tx
+	for turns := a.active.n; turns > 0; turns-- {
+		q := a.active.pop()
+		if q == nil {
+			return
+		}
+		for left := quantum; ; left-- {
+			kind, psn, ok := q.nextToSend()
+			if !ok {
+				break // blocked or done: an event or its timer brings it back
+			}
+			if left == 0 || b.Full() || t.n == len(t.jobs) {
+				a.active.push(q)
+				break
+			}
+			p := a.choosePath()
+			if p == nil { // the association's windows are full: acknowledgements bring it back
+				a.active.pushFront(q)
+				return
+			}
+			q.send(kind, psn, p, b)
+		}
+		if b.Full() || t.n == len(t.jobs) {
+			return
+		}
+	}
+}
+
+func (r *qpRing) pushFront(q *QP) {
+	if q.inRing {
+		return
+	}
+	q.inRing, q.ringNext = true, r.head
+	r.head = q
+	if r.tail == nil {
+		r.tail = q
+	}
+	r.n++
+}
+
+// choosePath returns the path for the next packet, or nil when no plane has room.
+func (a *assoc) choosePath() *txPath {
+	if a.e.recFree == 0 {
+		a.e.C.TxRecordsFull++
+		return nil
+	}
+	n := len(a.planes)
+	for i := range n {
+		pl := &a.planes[(a.rrPlane+i)%n]
+		if !pl.room() {
+			continue
+		}
+		p := pl.pick()
+		if p == nil {
+			continue
+		}
+		if pl.curLeft <= 0 {
+			a.rrPlane = (a.rrPlane + i + 1) % n
+		} else {
+			a.rrPlane = (a.rrPlane + i) % n
+		}
+		return p
+	}
+	return nil
+}
+
+// limit is the window in bytes: the controller's and the receiver's grant; one packet always goes.
+func (pl *planeTx) limit() int { return max(min(pl.win.Window(), pl.grant), 1) }
+
+func (pl *planeTx) room() bool { return pl.state == planeActive && pl.inflight < pl.limit() }
+
+// pick chooses a path: the one of the running burst, else the head of the recycle queue, else a random one.
+func (pl *planeTx) pick() *txPath {
+	if pl.cur != nil && pl.curLeft > 0 && pl.cur.outstanding() < outstandingMax {
+		pl.curLeft--
+		return pl.cur
+	}
+	e := pl.a.e
+	var p *txPath
+	for pl.recycle.len() > 0 && p == nil {
+		q := pl.paths[pl.recycle.peek()]
+		pl.recycle.pop()
+		q.queued = false
+		if q.outstanding() < outstandingMax && !e.rnd.Chance(recycleRenew) {
+			p = q
+		}
+	}
+	for try := 0; p == nil && try < 4; try++ {
+		q := pl.path(e.rnd.IntN(maxPaths))
+		if q.outstanding() < outstandingMax {
+			p = q
+		}
+	}
+	if p == nil {
+		return nil
+	}
+	pl.cur, pl.curLeft = p, e.cfg.Planes[pl.idx].Burst-1
+	return p
+}
+
+// path returns a path of the plane, made on first use.
+func (pl *planeTx) path(i int) *txPath {
+	if p := pl.paths[i]; p != nil {
+		return p
+	}
+	e := pl.a.e
+	first := e.cfg.FirstSeq
+	if first == 0 {
+		first = e.rnd.Uint32()
+	}
+	p := &txPath{pl: pl, id: uint16(pl.idx<<8 | i), srcPort: 0xC000 | uint16(e.rnd.Uint32()&0x3FFF), next: first, una: first,
+		genStart: first, tol: gapTolerance, srtt: pl.a.srtt, rttvar: pl.a.rttvar}
+	pl.paths[i] = p
+	return p
+}
+
+// send puts one packet of q into the batch; the payload follows in finishTx.
+func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
+	e, a := q.e, q.a
+	t := &e.out.tx
+	if e.rnd.Chance(seqSkipChance) {
+		p.next++ // a number that never was: who acknowledges it is making it up
+		if i := p.ring[(p.next-1)%pathRing]; i != 0 {
+			e.freeRec(i)
+		}
+	}
+	out := b.Next()
+	j := &t.jobs[t.n]
+	t.n++
+	*j = txJob{p: out, q: q, psn: psn, kind: kind, op: -1}
+	h := &j.hdr
+	h.PKey, h.DestQP, h.Tag, h.Path, h.Version, h.TS = 0xFFFF, q.remoteQPN, a.txTag, p.id, wire.Version, e.stamp()
+	h.Seq = p.next
+	op := &t.ops[t.nops]
+	*op = transport.MemOp{QP: q.owner}
+	if kind == txRequest {
+		q.fillRequest(j, op)
+	} else {
+		q.fillResponse(j, op)
+	}
+	j.hdrLen = h.Size()
+	if j.n > 0 && j.op == opWanted {
+		if op.Buf == nil {
+			op.Buf = out.Buf[pkt.Headroom+j.hdrLen : pkt.Headroom+j.hdrLen+j.n]
+		}
+		j.op = int32(t.nops)
+		t.nops++
+	}
+	out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(p.pl.idx), a.local, a.remote, p.srcPort, q.tos|pkt.ECT0
+	e.newRec(p, q, kind, psn, j.hdrLen+j.n+wire.ICRCLen)
+	j.rec = p.pl.tail
+	e.C.TxPackets++
+}
+
+// opWanted marks a job whose payload comes by a memory operation; its index is set when it is queued.
+const opWanted = -2
+
+// finishTx fetches the payloads and seals the packets; those whose memory is gone are taken out again.
+func (e *Engine) finishTx(b *pkt.Batch) {
+	t := &e.out.tx
+	if t.nops > 0 {
+		e.host.DMA(t.ops[:t.nops])
+	}
+	failed := false
+	for i := range t.n {
+		j := &t.jobs[i]
+		if j.op >= 0 && t.ops[j.op].Err != transport.MemOK {
+			failed = true
+			j.dead = true
+			continue
+		}
+		if j.resp != 0 {
+			copy(j.p.Buf[pkt.Headroom+j.hdrLen:], e.resp.bytes(j.resp)[:j.n])
+		}
+		sealPacket(j.p, &j.hdr, j.hdrLen, j.n)
+	}
+	if failed {
+		e.dropFailedTx(b)
+	}
+	t.n, t.nops = 0, 0
+}
+
+// dropFailedTx takes packets without payload out of the batch, then lets their QPs fail.
+func (e *Engine) dropFailedTx(b *pkt.Batch) {
+	t := &e.out.tx
+	for i := range t.n {
+		j := &t.jobs[i]
+		if j.dead {
+			j.p.Data = j.p.Data[:0]
+			e.dropRec(j.rec)
+		}
+	}
+	n := 0
+	for i := range b.N {
+		if len(b.Pkts[i].Data) == 0 {
+			continue
+		}
+		b.Pkts[n], b.Pkts[i] = b.Pkts[i], b.Pkts[n]
+		n++
+	}
+	b.N = n
+	for i := range t.n {
+		if j := &t.jobs[i]; j.dead {
+			j.q.payloadFailed(j.kind, j.psn, t.ops[j.op].Err)
+		}
+	}
+}
