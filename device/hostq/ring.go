@@ -173,3 +173,10 @@ func CopyIn(dst, src []byte) (ok bool) {
 	copy(dst, src)
 	return true
 }
+
+// SetArm carries an arming over to another ring (resize). Owner: as TakeArm.
+func (r *Ring) SetArm(v uint32) (ok bool) {
+	defer catch(&ok)
+	atomic.StoreUint32(&r.hdr.Arm, v)
+	return true
+}

@@ -1,0 +1,304 @@
+package daemon
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metaroce/metaroce/device"
+	"github.com/metaroce/metaroce/device/hostq"
+	"github.com/metaroce/metaroce/internal/mono"
+)
+
+// answer is what a request leads to: a reply with its header still empty, descriptors for it, or an error.
+type answer struct {
+	msg []byte
+	fds []int
+	err error
+}
+
+type handler func(c *client, b []byte, fds []int) answer
+
+// errPart says that the two sides cannot go on: the reply is sent, then the connection ends.
+var errPart = errors.New("daemon: the two sides part")
+
+// decoded wraps a handler of one kind of request: exactly its size, or EINVAL.
+func decoded[T hostq.Plain](f func(c *client, m *T, fds []int) answer) handler {
+	return func(c *client, b []byte, fds []int) answer {
+		var m T
+		if !hostq.Decode(b, &m) {
+			c.d.stats.malformed.Add(1)
+			return answer{err: unix.EINVAL}
+		}
+		return f(c, &m, fds)
+	}
+}
+
+// inContext wraps a handler that runs on the loop and needs an open context. It returns the reply or an error.
+func inContext[T hostq.Plain](f func(c *client, m *T, now mono.Time) ([]byte, error)) handler {
+	return decoded(func(c *client, m *T, _ []int) (a answer) {
+		if !c.opened {
+			return answer{err: unix.EINVAL}
+		}
+		a.err = unix.EIO // stopping, or the context is gone
+		c.d.OnLoop(func(now mono.Time) {
+			if c.ctx != nil && !c.ctx.Dead {
+				a.msg, a.err = f(c, m, now)
+			}
+		})
+		return a
+	})
+}
+
+var handlers = map[hostq.Op]handler{
+	hostq.OpHello:          decoded(doHello),
+	hostq.OpList:           decoded(doList),
+	hostq.OpOpen:           decoded(doOpen),
+	hostq.OpQueryPort:      inContext(doQueryPort),
+	hostq.OpQueryGID:       inContext(doQueryGID),
+	hostq.OpMgmt:           doMgmt,
+	hostq.OpAllocPD:        inContext(doAllocPD),
+	hostq.OpFreePD:         inContext(doFreePD),
+	hostq.OpRegMR:          inContext(doRegMR),
+	hostq.OpReregMR:        inContext(doReregMR),
+	hostq.OpDeregMR:        inContext(doDeregMR),
+	hostq.OpCreateChannel:  decoded(doCreateChannel),
+	hostq.OpDestroyChannel: inContext(doDestroyChannel),
+	hostq.OpCreateCQ:       inContext(doCreateCQ),
+	hostq.OpResizeCQ:       inContext(doResizeCQ),
+	hostq.OpDestroyCQ:      inContext(doDestroyCQ),
+	hostq.OpCreateQP:       inContext(doCreateQP),
+	hostq.OpModifyQP:       inContext(doModifyQP),
+	hostq.OpQueryQP:        inContext(doQueryQP),
+	hostq.OpDestroyQP:      inContext(doDestroyQP),
+}
+
+// handle does one request and answers it. False ends the connection.
+func (c *client) handle(b []byte, fds []int) bool {
+	var h hostq.Hdr
+	if len(b) < hostq.Size[hostq.Hdr]() || !hostq.Decode(b[:hostq.Size[hostq.Hdr]()], &h) || int64(h.Len) != int64(len(b)) {
+		return false // whatever this is, it does not speak our protocol
+	}
+	a := answer{err: unix.EOPNOTSUPP}
+	if f := handlers[hostq.Op(h.Op)]; f != nil {
+		if c.hello || hostq.Op(h.Op) == hostq.OpHello {
+			a = f(c, b, fds)
+		} else {
+			a.err = unix.EPROTO
+		}
+	}
+	if len(a.msg) < hostq.Size[hostq.Hdr]() {
+		a.msg = make([]byte, hostq.Size[hostq.Hdr]())
+	}
+	part := errors.Is(a.err, errPart)
+	sealReply(a.msg, &h, errno(a.err))
+	if !c.reply(a.msg, a.fds...) {
+		return false
+	}
+	return !part
+}
+
+// sealReply writes the header of a reply.
+func sealReply(msg []byte, req *hostq.Hdr, status int32) {
+	le := binary.LittleEndian
+	le.PutUint16(msg[0:], req.Op)
+	le.PutUint16(msg[2:], hostq.HdrReply)
+	le.PutUint32(msg[4:], uint32(len(msg)))
+	le.PutUint32(msg[8:], req.Seq)
+	le.PutUint32(msg[12:], uint32(status))
+}
+
+func errno(err error) int32 {
+	var e unix.Errno
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errPart):
+		return int32(unix.EPROTONOSUPPORT)
+	case errors.As(err, &e):
+		return int32(e)
+	}
+	return int32(unix.EIO)
+}
+
+// text is a fixed-size string of the ABI, up to its first zero.
+func text(b []byte) string {
+	s, _, _ := strings.Cut(string(b), "\x00")
+	return strings.ToValidUTF8(s, "?")
+}
+
+func doHello(c *client, m *hostq.Hello, _ []int) answer {
+	d := c.d
+	if m.Magic != hostq.Magic || c.hello {
+		return answer{err: unix.EINVAL}
+	}
+	r := hostq.HelloReply{ABIMajor: hostq.ABIMajor, ABIMinor: hostq.ABIMinor, DaemonPID: int32(os.Getpid()), NICs: uint32(len(d.nics))}
+	copy(r.Version[:len(r.Version)-1], d.cfg.Version)
+	c.program = text(m.Program[:])
+	if m.ABIMajor != hostq.ABIMajor {
+		d.log.Warn("a client speaks another ABI", "program", c.program, "pid", c.pid, "theirs", m.ABIMajor, "ours", hostq.ABIMajor)
+		return answer{msg: hostq.Bytes(&r), err: errPart}
+	}
+	if c.pid == 0 { // it is in a pid namespace that is not below ours, so it does not see us either
+		r.DaemonPID = 0
+	}
+	c.hello = true
+	if m.GuardAddr != 0 {
+		space, err := openSpace(c.pid, m.GuardAddr, m.GuardNonce)
+		if err != nil {
+			d.log.Warn("no way into a program's memory", "program", c.program, "pid", c.pid, "err", err)
+		} else {
+			c.space, r.DMAMode = space, space.mode
+		}
+	}
+	return answer{msg: hostq.Bytes(&r)}
+}
+
+func doList(c *client, m *hostq.List, _ []int) answer {
+	nics := c.d.nics
+	room := (hostq.MsgBytes - hostq.Size[hostq.ListReply]()) / hostq.Size[hostq.NIC]()
+	first := min(int(m.First), len(nics))
+	list := nics[first:min(len(nics), first+room)]
+	r := hostq.ListReply{Count: uint32(len(list)), Total: uint32(len(nics))}
+	msg := append([]byte(nil), hostq.Bytes(&r)...)
+	for i, n := range list {
+		e := hostq.NIC{GUID: bigEndian(n.GUID()), Index: uint32(first + i), NumPorts: 1}
+		copy(e.Name[:len(e.Name)-1], n.Name())
+		copy(e.Dev[:len(e.Dev)-1], n.Dev())
+		msg = append(msg, hostq.Bytes(&e)...)
+	}
+	return answer{msg: msg}
+}
+
+// bigEndian returns v so that its bytes in memory are big-endian.
+func bigEndian(v uint64) uint64 {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], v)
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+// findNIC finds a NIC by name; without one, the only one; by its device name where that is unique.
+func (d *Daemon) findNIC(name string) (*device.NIC, error) {
+	var found *device.NIC
+	for _, n := range d.nics {
+		if n.Name() == name {
+			return n, nil
+		}
+		if name == "" || n.Dev() == name {
+			if found != nil {
+				return nil, unix.ENODEV
+			}
+			found = n
+		}
+	}
+	if found == nil {
+		return nil, unix.ENODEV
+	}
+	return found, nil
+}
+
+func doOpen(c *client, m *hostq.Open, fds []int) answer {
+	if c.opened || len(fds) != 1 {
+		return answer{err: unix.EINVAL}
+	}
+	n, err := c.d.findNIC(text(m.Name[:]))
+	if err != nil {
+		return answer{err: err}
+	}
+	if c.space == nil {
+		return answer{err: unix.EPERM}
+	}
+	if err := c.space.prove(); err != nil {
+		return answer{err: unix.EPERM}
+	}
+	mem, err := mapMemory(fds[0], m.ShmBytes)
+	if err != nil {
+		c.d.log.Warn("shared memory refused", "program", c.program, "pid", c.pid, "err", err)
+		return answer{err: unix.EINVAL}
+	}
+	c.mem = mem
+	return c.open(n)
+}
+
+// open makes the descriptors and the context.
+func (c *client) open(n *device.NIC) (a answer) {
+	view, err := hostq.NewMem(c.mem)
+	if err != nil {
+		return answer{err: unix.EINVAL}
+	}
+	bell, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return answer{err: err}
+	}
+	theirBell, err := unix.FcntlInt(uintptr(bell), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		unix.Close(bell)
+		return answer{err: err}
+	}
+	ours, theirs, err := eventPair()
+	if err != nil {
+		closeAll([]int{bell, theirBell})
+		return answer{err: err}
+	}
+	c.bell, c.async, c.nic = bell, ours, n
+	var r hostq.OpenReply
+	a.err = unix.EIO
+	c.d.OnLoop(func(mono.Time) {
+		if a.err = c.d.loop.watch(bell, unix.EPOLLIN|unix.EPOLLET); a.err != nil {
+			return
+		}
+		if c.pidfd >= 0 && c.d.loop.watch(c.pidfd, unix.EPOLLIN) == nil {
+			c.watched = true
+			c.d.loop.fds[int32(c.pidfd)] = c
+		}
+		c.ctx = n.OpenContext(device.ContextConfig{Mem: view, Space: c.space, Notifier: c, Program: c.program, PID: c.pid})
+		r.Ctx = c.ctx.ID()
+		n.Attr(&r.Attr)
+	})
+	if a.err != nil {
+		closeAll([]int{theirBell, theirs})
+		return a
+	}
+	c.opened = true
+	return answer{msg: hostq.Bytes(&r), fds: []int{theirBell, theirs}}
+}
+
+// eventPair makes a socket pair for records; ours never blocks.
+func eventPair() (ours, theirs int, err error) {
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	return p[0], p[1], err
+}
+
+// mapMemory maps a client's memfd after checking that it can never shrink under us: sealed, of the size promised,
+// and really on tmpfs.
+func mapMemory(fd int, size uint64) ([]byte, error) {
+	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if size < hostq.CtxBytesMin || size > hostq.CtxBytesMax || size%hostq.RingAlign != 0 {
+		return nil, errors.New("size out of bounds")
+	}
+	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || have&seals != seals || have&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0 {
+		return nil, errors.New("not a memfd sealed against shrinking, growing and sealing")
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != int64(size) {
+		return nil, errors.New("its size is another one")
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
+		return nil, errors.New("not on tmpfs")
+	}
+	b, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, err
+	}
+	if !pageAligned(b) {
+		panic("daemon: mmap gave memory that does not begin on a page")
+	}
+	unix.Madvise(b, unix.MADV_DONTDUMP) //nolint:errcheck // a core dump without strangers' memory is a wish
+	unix.Madvise(b, unix.MADV_DONTFORK) //nolint:errcheck // so is a child without it
+	return b, nil
+}

@@ -1,0 +1,56 @@
+package daemon
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metaroce/metaroce/internal/mono"
+)
+
+// sched_yield cannot block, so the Go scheduler need not hear of it.
+//
+//nolint:revive // the name is the system call's
+func sched_yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
+// epollWait waits on the loop's descriptors with the kernel's finest timer.
+func (l *loopState) epollWait(wait mono.Duration) int {
+	if l.noPwait2 {
+		ms := int((wait + mono.Millisecond - 1) / mono.Millisecond)
+		n, err := unix.EpollWait(l.epfd, l.events[:], ms)
+		if err != nil {
+			return 0
+		}
+		return n
+	}
+	l.ts = unix.NsecToTimespec(int64(wait)) // set before every call: the kernel may write the rest into it
+	n, _, e := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.epfd), uintptr(unsafe.Pointer(&l.events[0])),
+		uintptr(len(l.events)), uintptr(unsafe.Pointer(&l.ts)), 0, 0)
+	switch e {
+	case 0:
+		return int(n)
+	case unix.ENOSYS: // before 5.11
+		l.noPwait2 = true
+	}
+	return 0
+}
+
+// remoteIovec names memory of another program. It has the layout of an iovec, but the address is a number: the garbage
+// collector must not take it for a pointer of ours.
+type remoteIovec struct {
+	base uint64
+	len  uint64
+}
+
+// vmCall is process_vm_readv or process_vm_writev. It goes through the scheduler: it can wait in a page fault.
+func vmCall(trap uintptr, pid int, local []unix.Iovec, remote []remoteIovec) (int, unix.Errno) {
+	n, _, e := unix.Syscall6(trap, uintptr(pid), uintptr(unsafe.Pointer(&local[0])), uintptr(len(local)),
+		uintptr(unsafe.Pointer(&remote[0])), uintptr(len(remote)), 0)
+	if e != 0 {
+		return -1, e
+	}
+	return int(n), 0
+}
+
+// pageAligned reports whether mapped memory begins on a page, as mmap promises.
+func pageAligned(b []byte) bool { return uintptr(unsafe.Pointer(&b[0]))%4096 == 0 }

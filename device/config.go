@@ -1,0 +1,218 @@
+package device
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"syscall"
+
+	"github.com/metaroce/metaroce/device/hostq"
+	"github.com/metaroce/metaroce/internal/mono"
+)
+
+// Config describes a NIC.
+type Config struct {
+	Name     string       // HOST/mrN, unique in the daemon
+	Dev      string       // mrN, what programs see
+	GUID     uint64       // node GUID; 0: derived from Name and the first address
+	Addrs    []netip.Addr // GID i is address i
+	Ports    []Port       // one a plane
+	HostPort Port         // the host's own network interface, or nil
+	Seed     uint64
+	Instance uint64 // differs at every start of the NIC, so that peers notice a restart
+	Version  string // shown as the firmware's
+	// NewEngine makes the transport; nil takes the MetaRoCE engine.
+	NewEngine NewEngineFunc
+}
+
+// What this NIC can do: limits of this implementation, each one a number that programs see.
+const (
+	vendorID = 0x4d52 // "MR"; no OUI of anybody
+	partID   = 1
+	hwVer    = 1
+
+	maxQP      = 16384
+	maxQPWR    = 16384   // entries of an SQ or RQ
+	maxCQE     = 4194303 // so that entries, a power of two, are at most 2^22
+	maxCQ      = 65536
+	maxMR      = 262144
+	maxPD      = 32768
+	maxMW      = 65536
+	maxAH      = 65536
+	maxSRQ     = 8192
+	maxSRQWR   = 16384
+	maxRdAtom  = 16
+	maxMRSize  = 1 << 46
+	maxMsgSize = 1 << 31
+	maxChannel = 4096 // of a context: each is a descriptor
+
+	pageSizeCap    = 0xfffffffffffff000
+	compVectors    = 4
+	pkeyDefault    = 0xffff
+	linkEthernet   = 2
+	portActive     = 4
+	portDown       = 1
+	physLinkUp     = 5
+	physDisabled   = 3
+	ipBasedGIDs    = 1 << 26 // IBV_PORT_IP_BASED_GIDS
+	reinitPortCaps = 1 << 16 // IBV_PORT_CM_SUP
+
+	// device_cap_flags of enum ibv_device_cap_flags.
+	capBadPkeyCntr  = 1 << 1
+	capCurrQPState  = 1 << 6
+	capPortActive   = 1 << 10
+	capSysImageGUID = 1 << 11
+	capRCRNRNak     = 1 << 12
+)
+
+// overhead is BTH … ICRC without the payload, at its largest: BTH 12, MPH 16, RETH 16, ImmDt 4, SNDH 8, ICRC 4, tag 16.
+const overhead = 76
+
+// mtus are the path MTUs of InfiniBand; enum ibv_mtu is the index + 1.
+var mtus = [...]int{256, 512, 1024, 2048, 4096}
+
+func (c *Config) check() error {
+	switch {
+	case c.Name == "" || len(c.Name) >= hostq.NameBytes:
+		return fmt.Errorf("device: bad NIC name %q", c.Name)
+	case c.Dev == "" || len(c.Dev) >= 32:
+		return fmt.Errorf("device %s: bad device name %q", c.Name, c.Dev)
+	case len(c.Addrs) == 0:
+		return fmt.Errorf("device %s: no address", c.Name)
+	case len(c.Ports) == 0 || len(c.Ports) > maxPlanes:
+		return fmt.Errorf("device %s: %d planes, 1 to %d are possible", c.Name, len(c.Ports), maxPlanes)
+	}
+	for i, a := range c.Addrs {
+		if !a.IsValid() {
+			return fmt.Errorf("device %s: address %d is empty", c.Name, i)
+		}
+		c.Addrs[i] = a.Unmap()
+	}
+	for i, p := range c.Ports {
+		if p.Caps().PacketMax-overhead < mtus[0] {
+			return fmt.Errorf("device %s: plane %d carries packets of %d bytes, too small for an MTU of %d", c.Name, i, p.Caps().PacketMax, mtus[0])
+		}
+	}
+	if c.GUID == 0 {
+		h := sha256.Sum256([]byte(c.Name + "|" + c.Addrs[0].String()))
+		c.GUID = 0x0200_0000_0000_0000 | binary.BigEndian.Uint64(h[:])>>8
+	}
+	return nil
+}
+
+// packetMax is the largest packet that every plane carries.
+func (c *Config) packetMax() int {
+	m := c.Ports[0].Caps().PacketMax
+	for _, p := range c.Ports[1:] {
+		m = min(m, p.Caps().PacketMax)
+	}
+	return m
+}
+
+// activeMTU is the enum ibv_mtu of the largest path MTU whose packets fit every plane.
+func (c *Config) activeMTU() int {
+	e := 1
+	for i, m := range mtus {
+		if m <= c.packetMax()-overhead {
+			e = i + 1
+		}
+	}
+	return e
+}
+
+// Name is the NIC's name, HOST/mrN.
+func (n *NIC) Name() string { return n.cfg.Name }
+
+// Dev is the device name that programs see, mrN.
+func (n *NIC) Dev() string { return n.cfg.Dev }
+
+// GUID is the node GUID.
+func (n *NIC) GUID() uint64 { return n.cfg.GUID }
+
+// Addrs are the NIC's addresses, in the order of the GID table.
+func (n *NIC) Addrs() []netip.Addr { return n.cfg.Addrs }
+
+// Attr fills the attributes of the device.
+func (n *NIC) Attr(a *hostq.DeviceAttr) {
+	guid := bits.ReverseBytes64(n.cfg.GUID) // big-endian in memory
+	*a = hostq.DeviceAttr{
+		NodeGUID: guid, SysImageGUID: guid,
+		MaxMRSize: maxMRSize, PageSizeCap: pageSizeCap,
+		DeviceCapFlags: capBadPkeyCntr | capCurrQPState | capPortActive | capSysImageGUID | capRCRNRNak,
+		VendorID:       vendorID, VendorPartID: partID, HWVer: hwVer,
+		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: hostq.MaxSGE, MaxSGERd: hostq.MaxSGE, MaxCQ: maxCQ, MaxCQE: maxCQE,
+		MaxMR: maxMR, MaxPD: maxPD,
+		MaxQPRdAtom: maxRdAtom, MaxQPInitRdAtom: maxRdAtom, MaxResRdAtom: maxRdAtom * maxQP, AtomicCap: 1, // IBV_ATOMIC_HCA
+		MaxPkeys: 1, LocalCAAckDelay: 15, NumPorts: 1, NumCompVectors: compVectors, MaxInline: hostq.MaxInline,
+	}
+	copy(a.FWVer[:len(a.FWVer)-1], n.cfg.Version)
+	copy(a.BoardID[:], "MR_EMULATED")
+}
+
+// PortAttr fills the attributes of the port.
+func (n *NIC) PortAttr(port uint32, a *hostq.PortAttr) error {
+	if port != 1 {
+		return syscall.EINVAL
+	}
+	up, rate := 0, uint64(0)
+	for _, p := range n.planes {
+		if p.up {
+			up++
+		}
+		rate += p.caps.RateBps
+	}
+	width, speed, mbps := linkRate(rate)
+	a.State, a.PhysState = portActive, physLinkUp
+	if up == 0 {
+		a.State, a.PhysState = portDown, physDisabled
+	}
+	a.MaxMTU, a.ActiveMTU = uint32(len(mtus)), uint32(n.cfg.activeMTU())
+	a.GIDTblLen, a.PkeyTblLen = uint32(len(n.cfg.Addrs)), 1
+	a.PortCapFlags = ipBasedGIDs | reinitPortCaps
+	a.MaxMsgSz, a.LinkLayer = maxMsgSize, linkEthernet
+	a.ActiveWidth, a.ActiveSpeed, a.SpeedMbps = width, speed, mbps
+	a.Planes, a.PlanesUp = uint32(len(n.planes)), uint32(up)
+	return nil
+}
+
+// linkRate is the smallest width and speed that verbs has words for and that reach the planes' rate; 100 Gbit/s
+// when the planes have none (programs show it, some choose by it).
+func linkRate(bps uint64) (width, speed uint32, mbps uint64) {
+	if bps == 0 {
+		return 2, 32, 100_000 // 4X EDR
+	}
+	for _, l := range []struct {
+		gbps         uint64
+		width, speed uint32
+	}{{10, 2, 1}, {25, 1, 32}, {40, 2, 4}, {50, 1, 64}, {100, 2, 32}, {200, 2, 64}, {400, 2, 128}, {800, 4, 128}, {1200, 8, 128}} {
+		if bps <= l.gbps*1e9 {
+			return l.width, l.speed, bps / 1e6
+		}
+	}
+	return 8, 128, bps / 1e6
+}
+
+// GID returns entry i of the GID table.
+func (n *NIC) GID(port, i uint32) (gid [16]byte, err error) {
+	if port != 1 || int(i) >= len(n.cfg.Addrs) {
+		return gid, syscall.EINVAL
+	}
+	return n.cfg.Addrs[i].As16(), nil
+}
+
+// maxPlanes bounds the planes of a NIC: the wire format numbers paths by plane and entropy.
+const maxPlanes = 32
+
+// Limits on what one Step does, so that no queue and no wire keeps the others waiting.
+const (
+	wrPerQueue = 64                    // work requests of one queue in a turn
+	wrPerStep  = 512                   // work requests in all
+	txPerStep  = 4                     // bursts to send
+	stuckWire  = 1 * mono.Millisecond  // a wire that takes nothing for so long loses what it was offered
+	linkCheck  = 10 * mono.Millisecond // how often the wires are asked for their link
+)
+
+var errNoEngine = errors.New("device: no engine")

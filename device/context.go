@@ -1,0 +1,333 @@
+package device
+
+import (
+	"syscall"
+
+	"github.com/metaroce/metaroce/device/hostq"
+	"github.com/metaroce/metaroce/internal/mono"
+)
+
+// Space is the memory of one program, as DMA reaches it.
+type Space interface {
+	// Read and Write move segments in order, ascending within each, and return how many are wholly done. Fewer than
+	// all means that segment n failed (ErrFault), and that later ones were not tried, or that the program cannot be
+	// reached any more (ErrGone).
+	Read(segs []Seg) (n int, err error)
+	Write(segs []Seg) (n int, err error)
+}
+
+// Seg is one piece of a program's memory, and ours beside it.
+type Seg struct {
+	Addr uint64
+	Buf  []byte
+}
+
+// Notifier carries events to one program. Calls do not block; false means that the socket is full: the device
+// offers the event again later.
+type Notifier interface {
+	CompEvent(channel uint32, e hostq.CompEvent) bool
+	AsyncEvent(e hostq.AsyncEvent) bool
+}
+
+// ContextConfig is what a program's connection brings.
+type ContextConfig struct {
+	Mem      *hostq.Mem
+	Space    Space
+	Notifier Notifier
+	Program  string
+	PID      int
+}
+
+// Context is one open of the NIC by a program. It owns everything the program made.
+type Context struct {
+	nic       *NIC
+	id        uint32
+	mem       *hostq.Mem
+	space     Space
+	out       Notifier
+	Program   string
+	PID       int
+	Dead      bool   // memory faulted or program gone: touched no more
+	DeadCause string // for people
+
+	pds      table[PD]
+	mrs      table[MR]
+	cqs      table[CQ]
+	qps      table[QP]
+	channels table[channel]
+	async    []pendingAsync
+	waiting  []*CQ // completion events that did not fit
+	noted    bool  // in nic.notify
+
+	bells     [hostq.MaxDoorbells / 64]*[64]*queue
+	sum       [64]uint64 // summary bits taken and not yet served
+	bellWords int        // summary words in use
+}
+
+type pendingAsync struct {
+	e     hostq.AsyncEvent
+	count *uint32 // events delivered for the object
+}
+
+// asyncMax bounds the events kept for a program that does not read them.
+const asyncMax = 1024
+
+// PD is a protection domain.
+type PD struct {
+	ctx    *Context
+	handle uint32
+	refs   int
+}
+
+type channel struct {
+	handle uint32
+	refs   int
+}
+
+// table holds objects by handle: handle = index + 1, never 0. Freed handles are used again last.
+type table[T any] struct {
+	slots []*T
+	free  []uint32
+	live  int
+}
+
+func (t *table[T]) put(v *T) uint32 {
+	t.live++
+	if len(t.free) > 64 {
+		h := t.free[0]
+		t.free = t.free[1:]
+		t.slots[h-1] = v
+		return h
+	}
+	t.slots = append(t.slots, v)
+	return uint32(len(t.slots))
+}
+
+func (t *table[T]) get(h uint32) *T {
+	if h == 0 || h > uint32(len(t.slots)) {
+		return nil
+	}
+	return t.slots[h-1]
+}
+
+func (t *table[T]) del(h uint32) {
+	if t.get(h) == nil {
+		panic("device: object freed twice")
+	}
+	t.slots[h-1] = nil
+	t.free = append(t.free, h)
+	t.live--
+}
+
+func (t *table[T]) all(f func(h uint32, v *T)) {
+	for i, v := range t.slots {
+		if v != nil {
+			f(uint32(i+1), v)
+		}
+	}
+}
+
+// OpenContext opens the NIC for a program.
+func (n *NIC) OpenContext(c ContextConfig) *Context {
+	n.C.ContextsOpened++
+	ctx := &Context{nic: n, id: uint32(n.C.ContextsOpened), mem: c.Mem, space: c.Space, out: c.Notifier, Program: c.Program, PID: c.PID}
+	n.contexts = append(n.contexts, ctx)
+	return ctx
+}
+
+// ID numbers contexts for people.
+func (c *Context) ID() uint32 { return c.id }
+
+// Close frees everything the context owns. Packets for its QPs find nobody afterwards.
+func (c *Context) Close(now mono.Time) {
+	n := c.nic
+	n.now = now
+	c.qps.all(func(_ uint32, q *QP) { q.destroy() })
+	c.cqs.all(func(_ uint32, q *CQ) { q.free() })
+	c.mrs.all(func(_ uint32, m *MR) { m.free() })
+	c.pds.all(func(h uint32, p *PD) {
+		c.pds.del(h)
+		n.C.Live.PDs--
+	})
+	c.channels.all(func(h uint32, _ *channel) {
+		c.channels.del(h)
+		n.C.Live.Channels--
+	})
+	for i, x := range n.contexts {
+		if x == c {
+			n.contexts = append(n.contexts[:i], n.contexts[i+1:]...)
+			break
+		}
+	}
+	for i, x := range n.notify {
+		if x == c {
+			n.notify = append(n.notify[:i], n.notify[i+1:]...)
+			break
+		}
+	}
+	n.settle()
+	if !c.Dead {
+		c.mem.SetDead()
+	}
+	c.Dead = true
+}
+
+// fault gives a context up: its shared memory cannot be read.
+func (c *Context) fault() {
+	if !c.Dead {
+		c.Dead, c.DeadCause = true, "shared memory faulted"
+		c.nic.C.MemFaults++
+	}
+}
+
+// gone gives a context up: DMA says that its program is no more.
+func (c *Context) programGone() {
+	if !c.Dead {
+		c.Dead, c.DeadCause = true, "program gone"
+	}
+}
+
+// AllocPD makes a protection domain.
+func (c *Context) AllocPD() (uint32, error) {
+	if c.nic.C.Live.PDs >= maxPD {
+		return 0, syscall.ENOMEM
+	}
+	p := &PD{ctx: c}
+	p.handle = c.pds.put(p)
+	c.nic.C.Live.PDs++
+	return p.handle, nil
+}
+
+// FreePD frees a protection domain that nothing uses.
+func (c *Context) FreePD(h uint32) error {
+	p := c.pds.get(h)
+	if p == nil {
+		return syscall.EINVAL
+	}
+	if p.refs > 0 {
+		return syscall.EBUSY
+	}
+	c.pds.del(h)
+	c.nic.C.Live.PDs--
+	return nil
+}
+
+// CreateChannel makes a completion channel; the caller knows its socket by the handle.
+func (c *Context) CreateChannel() (uint32, error) {
+	if c.channels.live >= maxChannel {
+		return 0, syscall.ENOMEM
+	}
+	ch := &channel{}
+	ch.handle = c.channels.put(ch)
+	c.nic.C.Live.Channels++
+	return ch.handle, nil
+}
+
+// DestroyChannel frees a channel that no CQ uses.
+func (c *Context) DestroyChannel(h uint32) error {
+	ch := c.channels.get(h)
+	if ch == nil {
+		return syscall.EINVAL
+	}
+	if ch.refs > 0 {
+		return syscall.EBUSY
+	}
+	c.channels.del(h)
+	c.nic.C.Live.Channels--
+	return nil
+}
+
+// raise sends an asynchronous event, or keeps it until the socket has room.
+func (c *Context) raise(e hostq.AsyncEvent, count *uint32) {
+	if c.Dead {
+		return
+	}
+	c.nic.C.AsyncEvents++
+	if len(c.async) == 0 && c.out.AsyncEvent(e) {
+		if count != nil {
+			*count++
+		}
+		return
+	}
+	if len(c.async) >= asyncMax {
+		c.nic.C.EventsLost++
+		return
+	}
+	c.async = append(c.async, pendingAsync{e, count})
+	c.note()
+}
+
+// forget drops events of an object that goes away.
+func (c *Context) forget(count *uint32) {
+	keep := c.async[:0]
+	for _, p := range c.async {
+		if p.count != count {
+			keep = append(keep, p)
+		}
+	}
+	c.async = keep
+}
+
+func (c *Context) note() {
+	if !c.noted {
+		c.noted = true
+		c.nic.notify = append(c.nic.notify, c)
+	}
+}
+
+// retryEvents offers again what did not fit.
+func (n *NIC) retryEvents() {
+	if len(n.notify) == 0 {
+		return
+	}
+	keep := n.notify[:0]
+	for _, c := range n.notify {
+		if c.retry() {
+			keep = append(keep, c)
+		} else {
+			c.noted = false
+		}
+	}
+	n.notify = keep
+}
+
+// retry reports whether something is left.
+func (c *Context) retry() bool {
+	if c.Dead {
+		return false
+	}
+	for len(c.async) > 0 && c.out.AsyncEvent(c.async[0].e) {
+		if c.async[0].count != nil {
+			*c.async[0].count++
+		}
+		c.async = append(c.async[:0], c.async[1:]...)
+	}
+	for len(c.waiting) > 0 && c.waiting[0].sendEvent() {
+		c.waiting[0].waiting = false
+		c.waiting = append(c.waiting[:0], c.waiting[1:]...)
+	}
+	return len(c.async)+len(c.waiting) > 0
+}
+
+// Events of enum ibv_event_type.
+const (
+	evCQErr         = 0
+	evQPFatal       = 1
+	evQPReqErr      = 2
+	evQPAccessErr   = 3
+	evSQDrained     = 5
+	evPortActive    = 9
+	evPortErr       = 10
+	evQPLastWQE     = 16
+	portEventNumber = 1
+)
+
+func (n *NIC) portEvent(up bool) {
+	e := hostq.AsyncEvent{Type: evPortErr, Port: portEventNumber}
+	if up {
+		e.Type = evPortActive
+	}
+	for _, c := range n.contexts {
+		c.raise(e, nil)
+	}
+}

@@ -1,0 +1,212 @@
+package device
+
+import (
+	"syscall"
+
+	"github.com/metaroce/metaroce/device/hostq"
+)
+
+// CQ is a completion queue: a ring that the device fills and the program empties.
+type CQ struct {
+	ctx     *Context
+	handle  uint32
+	ring    hostq.Ring
+	prod    uint32
+	cookie  uint64
+	channel uint32
+	ignore  bool // overwrite instead of overrun
+	dead    bool // overrun: nothing is written any more
+	waiting bool // in ctx.waiting
+	refs    int
+	qps     []*QP // who uses it, once a QP, for errors
+
+	compEvents  uint32
+	asyncEvents uint32
+}
+
+// CreateCQ makes a CQ in the program's memory.
+func (c *Context) CreateCQ(r *hostq.CreateCQ) (uint32, error) {
+	if r.CompVector >= compVectors || r.Flags&^hostq.CQIgnoreOverrun != 0 {
+		return 0, syscall.EINVAL
+	}
+	if c.nic.C.Live.CQs >= maxCQ {
+		return 0, syscall.ENOMEM
+	}
+	ring, err := c.mem.Ring(r.Ring, r.Entries, cqeSize, maxCQE+1)
+	if err != nil {
+		return 0, syscall.EINVAL
+	}
+	if r.Channel != 0 {
+		ch := c.channels.get(r.Channel)
+		if ch == nil {
+			return 0, syscall.EINVAL
+		}
+		ch.refs++
+	}
+	q := &CQ{ctx: c, ring: ring, cookie: r.Cookie, channel: r.Channel, ignore: r.Flags&hostq.CQIgnoreOverrun != 0}
+	q.handle = c.cqs.put(q)
+	c.nic.C.Live.CQs++
+	return q.handle, nil
+}
+
+const cqeSize = 128
+
+// ResizeCQ moves a CQ to another ring. What was not polled is copied; the indices run on, so that the program goes
+// on polling at the same number.
+func (c *Context) ResizeCQ(r *hostq.CreateCQ) error {
+	q := c.cqs.get(r.Handle)
+	if q == nil {
+		return syscall.EINVAL
+	}
+	ring, err := c.mem.Ring(r.Ring, r.Entries, cqeSize, maxCQE+1)
+	if err != nil {
+		return syscall.EINVAL
+	}
+	cons, ok := q.ring.Cons()
+	left := q.prod - cons
+	if !ok || left > q.ring.Entries() || left > ring.Entries() {
+		return syscall.EINVAL
+	}
+	var e hostq.CQE
+	for i := cons; i != q.prod; i++ {
+		if !q.ring.CopyCQE(i, &e) {
+			c.fault()
+			return syscall.EIO
+		}
+		e.InlineLen = min(e.InlineLen, hostq.CQEInline)
+		if !ring.PutCQE(i, &e) {
+			c.fault()
+			return syscall.EIO
+		}
+	}
+	arm, _ := q.ring.TakeArm()
+	if !ring.SetCons(cons) || !ring.SetProd(q.prod) || !ring.SetArm(arm) {
+		c.fault()
+		return syscall.EIO
+	}
+	q.ring = ring
+	return nil
+}
+
+// DestroyCQ frees a CQ that no QP uses and says how many events it sent.
+func (c *Context) DestroyCQ(h uint32) (comp, async uint32, err error) {
+	q := c.cqs.get(h)
+	if q == nil {
+		return 0, 0, syscall.EINVAL
+	}
+	if q.refs > 0 {
+		return 0, 0, syscall.EBUSY
+	}
+	q.free()
+	return q.compEvents, q.asyncEvents, nil
+}
+
+func (q *CQ) free() {
+	c := q.ctx
+	if q.waiting {
+		for i, w := range c.waiting {
+			if w == q {
+				c.waiting = append(c.waiting[:i], c.waiting[i+1:]...)
+				break
+			}
+		}
+	}
+	c.forget(&q.asyncEvents)
+	if ch := c.channels.get(q.channel); ch != nil {
+		ch.refs--
+	}
+	c.cqs.del(q.handle)
+	c.nic.C.Live.CQs--
+}
+
+// push writes a completion. solicited also covers errors.
+func (q *CQ) push(e *hostq.CQE, solicited bool) {
+	c := q.ctx
+	if c.Dead || q.dead {
+		c.nic.C.CQEsDropped++
+		return
+	}
+	e.Timestamp = uint64(c.nic.now)
+	if !q.ignore {
+		// the program writes cons: read it once; a wild value looks like a full ring and ends this CQ only
+		cons, ok := q.ring.Cons()
+		if !ok {
+			c.fault()
+			return
+		}
+		if q.prod-cons >= q.ring.Entries() {
+			q.overrun()
+			return
+		}
+	}
+	if !q.ring.PutCQE(q.prod, e) || !q.ring.SetProd(q.prod+1) {
+		c.fault()
+		return
+	}
+	q.prod++
+	c.nic.C.CQEs++
+	if q.channel == 0 {
+		return
+	}
+	armed, ok := q.ring.Armed()
+	if !ok {
+		c.fault()
+		return
+	}
+	if armed&hostq.ArmNext != 0 || armed&hostq.ArmSolicited != 0 && solicited {
+		q.event()
+	}
+}
+
+// event takes the arming and sends one event, now or when the socket has room.
+func (q *CQ) event() {
+	if _, ok := q.ring.TakeArm(); !ok {
+		q.ctx.fault()
+		return
+	}
+	if q.waiting || q.sendEvent() { // waiting: one event for both, as a program that did not read the first would see
+		return
+	}
+	q.waiting = true
+	q.ctx.waiting = append(q.ctx.waiting, q)
+	q.ctx.note()
+}
+
+func (q *CQ) sendEvent() bool {
+	if !q.ctx.out.CompEvent(q.channel, hostq.CompEvent{Cookie: q.cookie}) {
+		return false
+	}
+	q.compEvents++
+	q.ctx.nic.C.CompEvents++
+	return true
+}
+
+// overrun ends the CQ: a completion was lost, so nothing that follows can be trusted. Its QPs go to ERR.
+func (q *CQ) overrun() {
+	c := q.ctx
+	q.dead = true
+	c.nic.C.CQOverruns++
+	if !q.ring.SetFlags(hostq.RingOverrun) {
+		c.fault()
+		return
+	}
+	c.raise(hostq.AsyncEvent{Cookie: q.cookie, Type: evCQErr}, &q.asyncEvents)
+	for _, p := range q.qps {
+		p.failLater(evQPFatal)
+	}
+}
+
+func (q *CQ) use(p *QP) {
+	q.refs++
+	q.qps = append(q.qps, p)
+}
+
+func (q *CQ) unuse(p *QP) {
+	q.refs--
+	for i, x := range q.qps {
+		if x == p {
+			q.qps = append(q.qps[:i], q.qps[i+1:]...)
+			return
+		}
+	}
+}

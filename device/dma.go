@@ -1,0 +1,290 @@
+package device
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/metaroce/metaroce/device/hostq"
+	"github.com/metaroce/metaroce/transport"
+)
+
+// Why DMA failed.
+var (
+	ErrFault = errors.New("device: the program's memory is not there, or not with the rights needed")
+	ErrGone  = errors.New("device: the program is gone")
+)
+
+// dmaSegs bounds the segments of one call to a Space.
+const dmaSegs = 256
+
+// dmaState is the scratch of DMA: the batch that grows while operations go the same way in the same program.
+type dmaState struct {
+	segs   []Seg
+	op     []int // index of the operation each segment belongs to
+	space  *Context
+	write  bool
+	failed []uint32 // chains that failed in this call
+	word   [8]byte
+}
+
+func (d *dmaState) init() {
+	d.segs = make([]Seg, 0, dmaSegs)
+	d.op = make([]int, 0, dmaSegs)
+	d.failed = make([]uint32, 0, 64)
+}
+
+// DMA implements transport.Host. Neighbours that go the same way in the same program's memory become one call.
+func (n *NIC) DMA(ops []transport.MemOp) {
+	d := &n.dma
+	d.failed = d.failed[:0]
+	n.C.DMAOps += uint64(len(ops))
+	for i := range ops {
+		op := &ops[i]
+		op.Err = transport.MemOK
+		if d.chainFailed(op.Chain) {
+			op.Err = transport.MemSkipped
+			continue
+		}
+		q := op.QP.(*QP)
+		switch op.Kind {
+		case transport.MemCmpSwap, transport.MemFetchAdd:
+			n.flushDMA(ops)
+			if d.chainFailed(op.Chain) {
+				op.Err = transport.MemSkipped
+				continue
+			}
+			op.Err = n.atomic(q, op)
+		case transport.MemInvalidate: // only memory windows can be invalidated, and there are none yet
+			op.Err = transport.MemAccess
+		case transport.MemGather, transport.MemLand, transport.MemScatter, transport.MemWrite, transport.MemRead:
+			n.queueDMA(q, ops, i)
+		}
+		if op.Err != transport.MemOK {
+			d.fail(op.Chain)
+		}
+	}
+	n.flushDMA(ops)
+}
+
+func (d *dmaState) chainFailed(c uint32) bool {
+	if c == 0 {
+		return false
+	}
+	for _, f := range d.failed {
+		if f == c {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *dmaState) fail(chain uint32) {
+	if chain != 0 {
+		d.failed = append(d.failed, chain)
+	}
+}
+
+// queueDMA adds the segments of operation i to the batch, or sets its Err.
+func (n *NIC) queueDMA(q *QP, ops []transport.MemOp, i int) {
+	d, op := &n.dma, &ops[i]
+	if len(op.Buf) == 0 { // InfiniBand: nothing to move, nothing to check
+		return
+	}
+	if q.ctx.Dead {
+		op.Err = transport.MemFault
+		return
+	}
+	write := op.Kind != transport.MemGather && op.Kind != transport.MemRead
+	if len(d.segs) > 0 && (d.space != q.ctx || d.write != write) || len(d.segs)+hostq.MaxSGE+1 > dmaSegs {
+		n.flushDMA(ops)
+		if d.chainFailed(op.Chain) {
+			op.Err = transport.MemSkipped
+			return
+		}
+	}
+	d.space, d.write = q.ctx, write
+	switch op.Kind {
+	case transport.MemGather:
+		if op.WR.Flags&transport.FlagInline != 0 {
+			n.gatherInline(q, op)
+			return
+		}
+		op.Err = n.queueList(q, op, i, op.WR.SGE, 0)
+	case transport.MemLand:
+		op.Err = n.queueList(q, op, i, op.WR.SGE, accLocalWrite)
+	case transport.MemScatter:
+		op.Err = n.queueList(q, op, i, op.Recv.SGE, accLocalWrite)
+	case transport.MemWrite:
+		op.Err = n.queueRemote(q, op, i, accRemoteWrite)
+	case transport.MemRead:
+		op.Err = n.queueRemote(q, op, i, accRemoteRead)
+	case transport.MemCmpSwap, transport.MemFetchAdd, transport.MemInvalidate:
+	}
+}
+
+// gatherInline copies from the queue slot; it is shared memory and needs no call.
+func (n *NIC) gatherInline(q *QP, op *transport.MemOp) {
+	src := op.WR.Inline
+	if uint64(op.Off)+uint64(len(op.Buf)) > uint64(len(src)) {
+		op.Err = transport.MemAccess
+		return
+	}
+	if !hostq.CopyIn(op.Buf, src[op.Off:]) {
+		q.ctx.fault()
+		op.Err = transport.MemFault
+	}
+}
+
+// queueList splits an operation over a local list. Keys are looked up again each time: they may have gone since the
+// work request was checked.
+func (n *NIC) queueList(q *QP, op *transport.MemOp, i int, list []transport.SGE, need uint32) transport.MemErr {
+	mark, off, buf := len(n.dma.segs), uint64(op.Off), op.Buf
+	for _, s := range list {
+		if off >= uint64(s.Length) {
+			off -= uint64(s.Length)
+			continue
+		}
+		k := min(uint64(s.Length)-off, uint64(len(buf)))
+		addr, ok := q.localAddr(s.LKey, need, s.Addr+off, uint32(k))
+		if !ok {
+			n.dropFrom(mark)
+			return transport.MemAccess
+		}
+		n.seg(i, addr, buf[:k], uint64(len(buf)) == k)
+		buf, off = buf[k:], 0
+		if len(buf) == 0 {
+			return transport.MemOK
+		}
+	}
+	n.dropFrom(mark) // the list is too short
+	return transport.MemAccess
+}
+
+// remoteAddr checks a key that a peer named.
+func (q *QP) remoteAddr(rkey, need uint32, addr uint64, n uint32) (uint64, bool) {
+	m := q.ctx.nic.keys.get(rkey)
+	if m == nil || m.pd != q.pd || m.access&need != need || q.access&need != need {
+		return 0, false
+	}
+	return m.at(addr, n)
+}
+
+func (n *NIC) queueRemote(q *QP, op *transport.MemOp, i int, need uint32) transport.MemErr {
+	addr, ok := q.remoteAddr(op.RKey, need, op.Addr, uint32(len(op.Buf)))
+	if !ok {
+		n.C.RemoteAccessErrors++
+		return transport.MemAccess
+	}
+	n.seg(i, addr, op.Buf, true)
+	return transport.MemOK
+}
+
+// seg adds a segment. The last 8 bytes of a write are a segment of their own, so that whoever polls the last word
+// sees it only after the rest.
+func (n *NIC) seg(i int, addr uint64, b []byte, last bool) {
+	d := &n.dma
+	if k := len(b) - 8; d.write && last && k > 0 {
+		d.segs = append(d.segs, Seg{addr, b[:k]}, Seg{addr + uint64(k), b[k:]})
+		d.op = append(d.op, i, i)
+		return
+	}
+	d.segs = append(d.segs, Seg{addr, b})
+	d.op = append(d.op, i)
+}
+
+func (n *NIC) dropFrom(mark int) {
+	n.dma.segs, n.dma.op = n.dma.segs[:mark], n.dma.op[:mark]
+}
+
+// flushDMA executes the batch. A failed segment fails its operation and its chain; the rest goes on.
+func (n *NIC) flushDMA(ops []transport.MemOp) {
+	d := &n.dma
+	segs, idx := d.segs, d.op
+	for len(segs) > 0 {
+		done, err := d.call(segs)
+		n.C.DMACalls++
+		if err == nil {
+			break
+		}
+		if errors.Is(err, ErrGone) {
+			d.space.programGone()
+			for _, k := range idx[done:] {
+				ops[k].Err = transport.MemFault
+				d.fail(ops[k].Chain)
+			}
+			break
+		}
+		bad := idx[done]
+		n.C.DMAFaults++
+		ops[bad].Err = transport.MemFault
+		d.fail(ops[bad].Chain)
+		segs, idx = d.skip(ops, segs[done:], idx[done:])
+	}
+	d.segs, d.op, d.space = d.segs[:0], d.op[:0], nil
+}
+
+func (d *dmaState) call(segs []Seg) (int, error) {
+	if d.write {
+		return d.space.space.Write(segs)
+	}
+	return d.space.space.Read(segs)
+}
+
+// skip drops the segments of failed operations and of later ones in a failed chain.
+func (d *dmaState) skip(ops []transport.MemOp, segs []Seg, idx []int) ([]Seg, []int) {
+	k := 0
+	for j := range segs {
+		op := &ops[idx[j]]
+		if op.Err == transport.MemOK && d.chainFailed(op.Chain) {
+			op.Err = transport.MemSkipped
+		}
+		if op.Err == transport.MemOK {
+			segs[k], idx[k] = segs[j], idx[j]
+			k++
+		}
+	}
+	return segs[:k], idx[:k]
+}
+
+// atomic executes CMP_SWAP or FETCH_ADD: atomic among this NIC's own, which is what IBV_ATOMIC_HCA says.
+func (n *NIC) atomic(q *QP, op *transport.MemOp) transport.MemErr {
+	if op.Addr%8 != 0 {
+		return transport.MemMisaligned
+	}
+	addr, ok := q.remoteAddr(op.RKey, accRemoteAtomic, op.Addr, 8)
+	if !ok {
+		n.C.RemoteAccessErrors++
+		return transport.MemAccess
+	}
+	if q.ctx.Dead {
+		return transport.MemFault
+	}
+	d := &n.dma
+	seg := append(d.segs[:0], Seg{addr, d.word[:]})
+	n.C.DMACalls++
+	if k, err := q.ctx.space.Read(seg); k != 1 {
+		return q.ctx.dmaErr(err)
+	}
+	old := binary.LittleEndian.Uint64(d.word[:])
+	op.Result = old
+	value := old + op.Compare
+	if op.Kind == transport.MemCmpSwap {
+		if value = op.Swap; old != op.Compare {
+			return transport.MemOK
+		}
+	}
+	binary.LittleEndian.PutUint64(d.word[:], value)
+	n.C.DMACalls++
+	if k, err := q.ctx.space.Write(seg); k != 1 {
+		return q.ctx.dmaErr(err)
+	}
+	return transport.MemOK
+}
+
+func (c *Context) dmaErr(err error) transport.MemErr {
+	if errors.Is(err, ErrGone) {
+		c.programGone()
+	}
+	c.nic.C.DMAFaults++
+	return transport.MemFault
+}

@@ -1,0 +1,76 @@
+package device
+
+import (
+	"net/netip"
+
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/transport"
+)
+
+// Engine is a transport as the NIC drives it: MetaRoCE, RoCEv2, or a test double. All calls come from the goroutine
+// of Step; the engine calls back through transport.Host within them.
+type Engine interface {
+	HandlePackets(now mono.Time, ps []pkt.Packet)
+	HandleTimers(now mono.Time)
+	NextTimeout() mono.Time
+	// Transmit appends packets to b until it is full or nothing may go.
+	Transmit(now mono.Time, b *pkt.Batch)
+	SetPlane(now mono.Time, plane int, up bool)
+	CreateQP(qpn uint32, c EngineQPConfig) EngineQP
+}
+
+// EngineQP is a QP as its engine knows it.
+type EngineQP interface {
+	ToInit()
+	ToRTR(now mono.Time, a RTRAttr)
+	ToRTS(now mono.Time, a RTSAttr)
+	ToSQD(now mono.Time)
+	// ToError flushes: everything posted and not complete completes with WRFlushErr, receives in hand too.
+	ToError(now mono.Time)
+	// Reset and Destroy forget everything without completions.
+	Reset(now mono.Time)
+	Destroy(now mono.Time)
+	// NextWR returns the next free slot of the send ring, or nil; Post commits it.
+	NextWR() *transport.SendWR
+	Post(now mono.Time)
+	// RecvPosted says that n receives more may be taken.
+	RecvPosted(now mono.Time, n uint32)
+}
+
+// EngineConfig is what an engine knows of its NIC.
+type EngineConfig struct {
+	NICID     uint64
+	Instance  uint64
+	Seed      uint64
+	Addrs     []netip.Addr
+	Planes    []PortCaps
+	PacketMax int
+}
+
+// EngineQPConfig is fixed for a QP's life.
+type EngineQPConfig struct {
+	Owner      any // handed back in every call of transport.Host
+	SQEntries  int
+	MaxSendSGE int
+	SRQ        bool
+}
+
+// RTRAttr is what a QP needs to receive.
+type RTRAttr struct {
+	RemoteAddr, LocalAddr  netip.Addr
+	RemoteQPN, RQPSN       uint32
+	PathMTU                int // bytes
+	MaxDestRdAtomic        uint8
+	MinRNRTimer            uint8
+	TrafficClass, HopLimit uint8
+}
+
+// RTSAttr is what a QP needs to send.
+type RTSAttr struct {
+	SQPSN                                    uint32
+	Timeout, RetryCnt, RNRRetry, MaxRdAtomic uint8
+}
+
+// NewEngineFunc makes the engine of a NIC.
+type NewEngineFunc func(EngineConfig, transport.Host) Engine

@@ -1,0 +1,353 @@
+package device
+
+import (
+	"net/netip"
+
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/transport"
+)
+
+// plane is one wire of the NIC and what the device keeps for it.
+type plane struct {
+	index   uint8
+	port    Port
+	caps    PortCaps
+	admin   bool // not switched off by command
+	up      bool // admin and link
+	rx      []pkt.Packet
+	held    *pkt.Batch // packets that the wire refused; offered again before anything else goes
+	heldAt  mono.Time  // when the wire last took something
+	C       PlaneCounters
+	txRoom  [pkt.Burst]pkt.Packet
+	txCount int
+}
+
+// PlaneCounters count what the device did with a plane.
+type PlaneCounters struct {
+	RxPackets, RxBytes, TxPackets, TxBytes   uint64
+	TxRefused, TxDropped, RxDroppedAdminDown uint64
+	EthRx, EthTx, EthDropped                 uint64
+}
+
+// hostPort is the host's own network interface behind the NIC.
+type hostPort struct {
+	port  Port
+	rx    []pkt.Packet
+	batch *pkt.Batch // frames on their way to a plane, with headroom
+	C     HostPortCounters
+}
+
+// HostPortCounters count frames between the host port and the planes.
+type HostPortCounters struct {
+	RxPackets, RxBytes, TxPackets, TxBytes, Dropped uint64
+}
+
+// frameMax is the largest frame that crosses the host port (jumbo, plus headers).
+const frameMax = 9216 + 64
+
+func newHostPort(p Port) *hostPort {
+	return &hostPort{port: p, rx: make([]pkt.Packet, pkt.Burst), batch: pkt.NewBatch(pkt.Burst, frameMax)}
+}
+
+// receive takes one burst of every plane and of the host port.
+func (n *NIC) receive() bool {
+	worked := false
+	for _, p := range n.planes {
+		k := p.port.RxBurst(n.now, p.rx)
+		if k == 0 {
+			continue
+		}
+		worked = true
+		if !p.admin {
+			p.C.RxDroppedAdminDown += uint64(k)
+			continue
+		}
+		n.receivePlane(p, p.rx[:k])
+	}
+	if n.host != nil {
+		if k := n.host.port.RxBurst(n.now, n.host.rx); k > 0 {
+			worked = true
+			n.fromHost(n.host.rx[:k])
+		}
+	}
+	return worked
+}
+
+// receivePlane takes a burst apart in runs of one kind: RoCE to the engine, Ethernet to the host, each in order.
+func (n *NIC) receivePlane(p *plane, ps []pkt.Packet) {
+	for len(ps) > 0 {
+		run := 0
+		for run < len(ps) && ps[run].Kind == ps[0].Kind {
+			ps[run].Plane = p.index
+			p.C.RxBytes += uint64(len(ps[run].Data))
+			run++
+		}
+		if ps[0].Kind == pkt.RoCE {
+			p.C.RxPackets += uint64(run)
+			n.eng.HandlePackets(n.now, ps[:run])
+			n.settle()
+		} else {
+			p.C.EthRx += uint64(run)
+			n.toHost(p, ps[:run])
+		}
+		ps = ps[run:]
+	}
+}
+
+func (n *NIC) toHost(p *plane, ps []pkt.Packet) {
+	if n.host == nil {
+		p.C.EthDropped += uint64(len(ps))
+		return
+	}
+	sent := n.host.port.TxBurst(n.now, ps)
+	for i := range ps[:sent] {
+		n.host.C.TxBytes += uint64(len(ps[i].Data))
+	}
+	n.host.C.TxPackets += uint64(sent)
+	n.host.C.Dropped += uint64(len(ps) - sent)
+}
+
+// fromHost sends the host's frames, each over the plane that a hash of its addresses names, so that the order within
+// a flow holds while nothing fails. What the wire refuses is lost, as on any Ethernet.
+func (n *NIC) fromHost(ps []pkt.Packet) {
+	h := n.host
+	for i := range ps {
+		h.C.RxPackets++
+		h.C.RxBytes += uint64(len(ps[i].Data))
+		p := n.planeFor(ps[i].Data)
+		if p == nil || len(ps[i].Data) > frameMax {
+			h.C.Dropped++
+			continue
+		}
+		h.batch.Reset()
+		out := h.batch.Next()
+		out.Kind, out.Plane, out.Time = pkt.Ethernet, p.index, n.now
+		out.Data = append(out.Data, ps[i].Data...)
+		if p.port.TxBurst(n.now, h.batch.Pkts[:1]) == 1 {
+			p.C.EthTx++
+		} else {
+			p.C.EthDropped++
+		}
+	}
+}
+
+// planeFor picks the plane of a frame: broadcast and multicast the lowest living one, others by hash.
+func (n *NIC) planeFor(frame []byte) *plane {
+	alive := 0
+	var first *plane
+	for _, p := range n.planes {
+		if p.up && p.caps.EthernetOK {
+			if alive++; first == nil {
+				first = p
+			}
+		}
+	}
+	if alive == 0 || len(frame) < 14 || frame[0]&1 != 0 {
+		return first
+	}
+	pick := int(flowHash(frame) % uint32(alive))
+	for _, p := range n.planes {
+		if p.up && p.caps.EthernetOK {
+			if pick--; pick < 0 {
+				return p
+			}
+		}
+	}
+	return first
+}
+
+// flowHash covers the addresses of a frame: IP where there is one, else MAC. Both directions give the same plane.
+func flowHash(f []byte) uint32 {
+	var a, b []byte
+	switch et := uint16(f[12])<<8 | uint16(f[13]); {
+	case et == 0x0800 && len(f) >= 34:
+		a, b = f[26:30], f[30:34]
+	case et == 0x86dd && len(f) >= 54:
+		a, b = f[22:38], f[38:54]
+	default:
+		a, b = f[0:6], f[6:12]
+	}
+	h := uint32(2166136261)
+	for i := range a {
+		h = (h ^ uint32(a[i]^b[i])) * 16777619
+	}
+	return h ^ h>>15
+}
+
+// transmit offers held packets again, then lets the engine fill bursts.
+func (n *NIC) transmit() bool {
+	worked := false
+	for round := range txPerStep {
+		blocked := false
+		for _, p := range n.planes {
+			if p.held.N > 0 && !n.offerHeld(p) {
+				blocked = true
+			}
+		}
+		if blocked { // the engine would only fill what cannot go
+			return worked
+		}
+		n.batch.Reset()
+		n.eng.Transmit(n.now, n.batch)
+		if n.batch.N == 0 {
+			return worked
+		}
+		worked = true
+		n.spread()
+		if n.batch.N < pkt.Burst && len(n.loop) == 0 {
+			return worked
+		}
+		_ = round
+	}
+	return worked
+}
+
+// spread sends the batch: each packet to its plane, those to the NIC's own addresses back to the engine.
+func (n *NIC) spread() {
+	n.loop = n.loop[:0]
+	for i := range n.batch.Pkts[:n.batch.N] {
+		p := &n.batch.Pkts[i]
+		if n.own(p.Dst) {
+			p.Time = n.now
+			n.loop = append(n.loop, *p)
+			continue
+		}
+		pl := n.planes[int(p.Plane)%len(n.planes)]
+		pl.txRoom[pl.txCount] = *p
+		pl.txCount++
+	}
+	for _, pl := range n.planes {
+		if pl.txCount > 0 {
+			n.send(pl, pl.txRoom[:pl.txCount])
+			pl.txCount = 0
+		}
+	}
+	if len(n.loop) > 0 {
+		n.C.LoopbackPackets += uint64(len(n.loop))
+		n.eng.HandlePackets(n.now, n.loop)
+		n.settle()
+	}
+}
+
+// send gives packets to a wire and copies what it refuses.
+func (n *NIC) send(pl *plane, ps []pkt.Packet) {
+	if !pl.admin {
+		pl.C.TxDropped += uint64(len(ps))
+		return
+	}
+	k := pl.port.TxBurst(n.now, ps)
+	n.sent(pl, ps[:k])
+	if k > 0 || pl.held.N == 0 {
+		pl.heldAt = n.now
+	}
+	for i := range ps[k:] {
+		p := &ps[k+i]
+		pl.C.TxRefused++
+		h := pl.held.Next()
+		if h == nil {
+			pl.C.TxDropped++
+			continue
+		}
+		buf, room := h.Buf, h.Data
+		*h = *p
+		h.Buf, h.Data = buf, append(room, p.Data...)
+	}
+}
+
+func (n *NIC) sent(pl *plane, ps []pkt.Packet) {
+	for i := range ps {
+		pl.C.TxBytes += uint64(len(ps[i].Data))
+	}
+	pl.C.TxPackets += uint64(len(ps))
+}
+
+// offerHeld tries again with what a wire refused; a wire that takes nothing for long loses it. Reports whether
+// nothing is held any more.
+func (n *NIC) offerHeld(pl *plane) bool {
+	h := pl.held
+	k := pl.port.TxBurst(n.now, h.Pkts[:h.N])
+	n.sent(pl, h.Pkts[:k])
+	switch {
+	case k == h.N:
+	case k > 0:
+		for i := range h.Pkts[k:h.N] { // buffers change places, none is lost
+			h.Pkts[i], h.Pkts[k+i] = h.Pkts[k+i], h.Pkts[i]
+		}
+		h.N -= k
+		pl.heldAt = n.now
+		return false
+	case pl.admin && n.now.Sub(pl.heldAt) < stuckWire:
+		return false
+	default:
+		pl.C.TxDropped += uint64(h.N)
+	}
+	h.Reset()
+	pl.heldAt = n.now
+	return true
+}
+
+func (n *NIC) own(a netip.Addr) bool {
+	for _, x := range n.cfg.Addrs {
+		if x == a {
+			return true
+		}
+	}
+	return false
+}
+
+// checkLinks looks at every wire's link and tells the engine of changes.
+func (n *NIC) checkLinks() {
+	n.linkCheck = n.now.Add(linkCheck)
+	for _, p := range n.planes {
+		up := p.admin && p.port.LinkUp()
+		if up == p.up {
+			continue
+		}
+		before := n.planesUp()
+		p.up = up
+		n.eng.SetPlane(n.now, int(p.index), up)
+		kind := transport.EventPlaneDown
+		if up {
+			kind = transport.EventPlaneUp
+		}
+		n.onEvent(transport.Event{Kind: kind, Plane: int(p.index)})
+		if after := n.planesUp(); (before == 0) != (after == 0) {
+			n.portEvent(after > 0)
+		}
+	}
+}
+
+func (n *NIC) planesUp() int {
+	up := 0
+	for _, p := range n.planes {
+		if p.up {
+			up++
+		}
+	}
+	return up
+}
+
+// SetPlane switches a plane off and on by command.
+func (n *NIC) SetPlane(now mono.Time, i int, up bool) bool {
+	if i < 0 || i >= len(n.planes) {
+		return false
+	}
+	n.now = now
+	n.planes[i].admin = up
+	n.checkLinks()
+	n.settle()
+	return true
+}
+
+// FDs are the descriptors of all wires.
+func (n *NIC) FDs() []int {
+	var fds []int
+	for _, p := range n.planes {
+		fds = append(fds, p.port.FDs()...)
+	}
+	if n.host != nil {
+		fds = append(fds, n.host.port.FDs()...)
+	}
+	return fds
+}
