@@ -59,6 +59,9 @@ type PathBlock struct {
 // Len returns the block's length on the wire.
 func (p *PathBlock) Len() int { return PathBlockLen + 4*p.words() }
 
+// words returns how many bitmap words are not left out.
+//
+// = MR-WIRE-074
 func (p *PathBlock) words() int {
 	switch {
 	case p.Bitmap[1]>>32 != 0:
@@ -234,6 +237,8 @@ type AckReader struct {
 
 // blockLens are the smallest and largest lengths in words, by type. Longer blocks of the fixed kinds are let
 // through, their end unread: later versions may add to them.
+//
+// = MR-WIRE-072
 var blockLens = [...][2]int{
 	BlockPath:    {PathBlockLen / 4, MaxPathBlock / 4},
 	BlockPlane:   {PlaneBlockLen / 4, 255},
@@ -247,6 +252,7 @@ func (r *AckReader) Init(payload []byte) Drop {
 	if len(payload) < AckHLen {
 		return DropAckLength
 	}
+	//= MR-WIRE-070 MR-WIRE-073
 	count, rest := int(payload[0]), payload[AckHLen:]
 	b := rest
 	for range count {
@@ -277,7 +283,8 @@ func (r *AckReader) Next() (BlockType, bool) {
 		if t := BlockType(r.cur[offBlockHeadType]); t >= BlockPath && t <= BlockRefusal {
 			return t, true
 		}
-		r.Unknown++
+		r.Unknown++ // skipped
+		//= MR-WIRE-071
 	}
 	return 0, false
 }

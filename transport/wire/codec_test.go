@@ -50,6 +50,9 @@ func TestOpcodeKinds(t *testing.T) {
 	}
 }
 
+// TestReactions: the range of a code decides, known or not.
+//
+// = MR-WIRE-075 test
 func TestReactions(t *testing.T) {
 	for c := range 256 {
 		want := Ignore
@@ -220,5 +223,37 @@ func BenchmarkDecode(b *testing.B) {
 				Decode(buf[:n], &h)
 			}
 		})
+	}
+}
+
+// TestLongerThanDrawn: what later versions add behind blocks and TLVs is not read.
+//
+// = MR-WIRE-072 MR-WIRE-082 test
+func TestLongerThanDrawn(t *testing.T) {
+	b := []byte{3, 0, 0, 0,
+		2, 4, 9, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0xff, 0xff, 0xff, 0xff,
+		3, 4, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4, 0xff, 0xff, 0xff, 0xff,
+		4, 5, 0, 5, 0, 0, 0, 6, 0x20, 0, 0, 7, 0x81, 0, 0, 8, 0xff, 0xff, 0xff, 0xff}
+	var r AckReader
+	if d := r.Init(b); d != Accepted {
+		t.Fatal(d)
+	}
+	var p PlaneBlock
+	var q QPBlock
+	var f RefusalBlock
+	r.Next()
+	r.Plane(&p)
+	r.Next()
+	r.QP(&q)
+	r.Next()
+	r.Refusal(&f)
+	if _, more := r.Next(); more || p != (PlaneBlock{9, 1, 2}) || q != (QPBlock{3, 4}) || f != (RefusalBlock{5, 6, 7, 8, RefuseRNR, 1, true}) {
+		t.Errorf("%+v %+v %+v", p, q, f)
+	}
+	h := []byte{1, 1, 1, 0, 0x80, 1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 9, 9, 9, 9,
+		0x80, 2, 0, 10, 0, 0, 0, 3, 0, 0, 0, 4, 9, 9, 0, 0}
+	var m Hello
+	if d := DecodeHello(h, &m); d != Accepted || m.NICID != 1 || m.Instance != 2 || m.Tag != 3 || m.EchoTag != 4 {
+		t.Errorf("%v %+v", d, m)
 	}
 }

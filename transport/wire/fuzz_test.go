@@ -22,6 +22,9 @@ func addSeeds(f *testing.F, op func(Opcode) bool) {
 	}
 }
 
+// FuzzPacket also covers everything behind Decode that takes bytes of the network.
+//
+// = MR-GEN-002 test
 func FuzzPacket(f *testing.F) {
 	addSeeds(f, nil)
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -64,6 +64,8 @@ func (h *Header) Size() int {
 }
 
 // PadFor sets Pad for a payload of n bytes and returns it.
+//
+// = MR-WIRE-050
 func (h *Header) PadFor(n int) int {
 	h.Pad = uint8(-n & 3)
 	return int(h.Pad)
@@ -113,6 +115,7 @@ func (h *Header) putBTH(b []byte) {
 	if h.SE {
 		bits |= maskBTHSE
 	}
+	//= MR-WIRE-010
 	pkey := h.PKey
 	if pkey == 0 {
 		pkey = PKeyDefault
@@ -149,6 +152,7 @@ func (h *Header) putExt(b []byte) {
 	case OpWriteImm:
 		h.putRETH(b)
 		h.putSNDH(b[RETHLen:])
+		//= MR-WIRE-042
 		binary.NativeEndian.PutUint32(b[RETHLen+SNDHLen:], h.Imm)
 	case OpSend:
 		h.putSNDH(b)
@@ -172,6 +176,7 @@ func (h *Header) putExt(b []byte) {
 // When d is not Accepted, h may be half filled and must not be used (but for counting by h.Op after DropICRC).
 func Decode(b []byte, h *Header) (payload []byte, d Drop) {
 	*h = Header{}
+	//= MR-WIRE-060 MR-WIRE-061
 	if len(b) < MinPacket || len(b)&3 != 0 {
 		return nil, DropLength
 	}
@@ -180,6 +185,7 @@ func Decode(b []byte, h *Header) (payload []byte, d Drop) {
 	}
 	h.getBTH(b)
 	h.getMPH(b[BTHLen:])
+	//= MR-WIRE-024
 	if h.Version != Version && h.Op != OpHello {
 		return nil, DropVersion
 	}
@@ -195,9 +201,11 @@ func Decode(b []byte, h *Header) (payload []byte, d Drop) {
 	if n > end {
 		return nil, DropPad
 	}
+	//= MR-WIRE-033
 	if n != end && !opTable[h.Op-opBase].payload {
 		return nil, DropPayload
 	}
+	//= MR-WIRE-052
 	if !sealed(b) {
 		return nil, DropICRC
 	}

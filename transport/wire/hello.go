@@ -76,6 +76,7 @@ func (h *Hello) padded() bool { return h.Stage == HelloInit || h.Stage == HelloC
 
 // Len returns the length of the message.
 func (h *Hello) Len() int {
+	//= MR-ASC-006
 	if h.padded() {
 		return HelloLen
 	}
@@ -157,6 +158,7 @@ func DecodeHello(payload []byte, h *Hello) Drop {
 	if h.Stage < HelloInit || h.Stage > HelloAccept {
 		return DropHelloStage
 	}
+	//= MR-WIRE-081
 	var seen uint32
 	for b := payload[HelloHeadLen:]; len(b) > 0; {
 		if len(b) < TLVHeadLen {
@@ -170,6 +172,7 @@ func DecodeHello(payload []byte, h *Hello) Drop {
 		if d := h.tlv(typ, b[:n], &seen); d != Accepted {
 			return d
 		}
+		//= MR-WIRE-083
 		b = b[min((n+3)&^3, len(b)):]
 	}
 	if seen&(1<<TLVNIC) == 0 || seen&(1<<TLVTags) == 0 {
@@ -179,12 +182,15 @@ func DecodeHello(payload []byte, h *Hello) Drop {
 }
 
 // tlvMin is the shortest value of each known type; what a later version adds behind it is not read.
+//
+// = MR-WIRE-082
 var tlvMin = [...]int{
 	TLVPadding: 0, TLVNIC: HelloNICLen, TLVTags: HelloTagsLen, TLVCookie: HelloCookieLen, TLVLimits: HelloLimitsLen,
 	TLVFeatures: HelloFeaturesLen, TLVPlane: HelloPlaneLen,
 }
 
 func (h *Hello) tlv(typ uint16, v []byte, seen *uint32) Drop {
+	//= MR-WIRE-080
 	known := typ&^tlvMust < uint16(len(tlvMin))
 	if !known {
 		if typ&tlvMust != 0 {

@@ -8,6 +8,8 @@ import (
 // Seal computes the ICRC of a whole MetaRoCE packet and writes it into its last four bytes. It is CRC-32 (IEEE)
 // from BTH to the end of the pad, stored least significant byte first. No field of IP or UDP counts, so that
 // segmentation offload, address translation and UDP tunnels keep it valid.
+//
+// = MR-WIRE-051
 func Seal(b []byte) {
 	n := len(b) - ICRCLen
 	binary.LittleEndian.PutUint32(b[n:], crc32.ChecksumIEEE(b[:n]))

@@ -48,6 +48,7 @@ func PutProbe(b []byte, p *Probe, size int) int {
 	binary.BigEndian.PutUint32(b[offProbePeerQPN-1:], p.PeerQPN&Mask24)
 	binary.BigEndian.PutUint32(b[offProbeReadNo:], p.ReadNo)
 	binary.BigEndian.PutUint32(b[offProbePSN-1:], p.PSN&Mask24)
+	//= MR-WIRE-090
 	clear(b[offProbeRsv:])
 	return size
 }

@@ -34,6 +34,8 @@ const (
 )
 
 // Reaction returns what the requester has to do about a refusal with this code.
+//
+// = MR-WIRE-075
 func (c RefusalCode) Reaction() Reaction {
 	switch {
 	case c < refuseFailFrom:

@@ -111,6 +111,11 @@ func TestVectorsAreWhatTheBitwiseEncoderMakes(t *testing.T) {
 	}
 }
 
+// TestVectors holds the codec against every golden vector, both ways.
+//
+// = MR-WIRE-006 MR-WIRE-007 MR-WIRE-010 MR-WIRE-024 MR-WIRE-033 MR-WIRE-042 MR-WIRE-050 MR-WIRE-051 MR-WIRE-052 test
+// = MR-WIRE-060 MR-WIRE-061 MR-WIRE-070 MR-WIRE-071 MR-WIRE-073 MR-WIRE-074 test
+// = MR-WIRE-080 MR-WIRE-081 MR-WIRE-083 MR-WIRE-090 test
 func TestVectors(t *testing.T) {
 	drops, ops := map[string]bool{}, map[Opcode]bool{}
 	for _, name := range vectorNames {
