@@ -3,7 +3,6 @@ package device
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/bits"
 	"net/netip"
@@ -62,7 +61,7 @@ const (
 
 	// device_cap_flags of enum ibv_device_cap_flags.
 	capBadPkeyCntr  = 1 << 1
-	capCurrQPState  = 1 << 6
+	capCurrQPState  = 1 << 7
 	capPortActive   = 1 << 10
 	capSysImageGUID = 1 << 11
 	capRCRNRNak     = 1 << 12
@@ -214,5 +213,3 @@ const (
 	stuckWire  = 1 * mono.Millisecond  // a wire that takes nothing for so long loses what it was offered
 	linkCheck  = 10 * mono.Millisecond // how often the wires are asked for their link
 )
-
-var errNoEngine = errors.New("device: no engine")

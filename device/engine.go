@@ -23,9 +23,14 @@ type Engine interface {
 // EngineQP is a QP as its engine knows it.
 type EngineQP interface {
 	ToInit()
-	ToRTR(now mono.Time, a RTRAttr)
+	// ToRTR reports false when the engine has no room for another peer.
+	ToRTR(now mono.Time, a RTRAttr) bool
 	ToRTS(now mono.Time, a RTSAttr)
-	ToSQD(now mono.Time)
+	// ToSQD stops what is posted from here on; the device posts nothing meanwhile. Resume goes on.
+	ToSQD()
+	Resume(now mono.Time)
+	// SetTimers changes what may be changed while the QP works.
+	SetTimers(minRNR uint8)
 	// ToError flushes: everything posted and not complete completes with WRFlushErr, receives in hand too.
 	ToError(now mono.Time)
 	// Reset and Destroy forget everything without completions.

@@ -66,9 +66,6 @@ func New(cfg Config) (*NIC, error) {
 	if newEngine == nil {
 		newEngine = defaultEngine
 	}
-	if newEngine == nil {
-		return nil, errNoEngine
-	}
 	n.eng = newEngine(ec, n)
 	return n, nil
 }

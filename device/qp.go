@@ -217,9 +217,9 @@ func (c *Context) ModifyQP(now mono.Time, r *hostq.ModifyQP) error {
 	}
 	from := q.state
 	q.keep(r)
-	q.move(from, to, r.Mask)
+	err := q.move(from, to, r.Mask)
 	c.nic.settle()
-	return nil
+	return err
 }
 
 // checkValues checks what the mask says is there.
@@ -280,31 +280,31 @@ func (q *QP) keep(r *hostq.ModifyQP) {
 }
 
 // move takes the QP to a state and its engine with it.
-func (q *QP) move(from, to State, mask uint32) {
+func (q *QP) move(from, to State, mask uint32) error {
 	n := q.ctx.nic
 	switch to {
 	case Reset:
 		q.reset()
+		return nil
 	case Init:
 		if from == Reset { // the program may have set its indices back
 			q.sync()
 			q.eng.ToInit()
 		}
+		q.state = Init
 	case RTR:
+		if !q.eng.ToRTR(n.now, q.rtr()) {
+			return syscall.ENOMEM
+		}
 		q.state = RTR
-		q.eng.ToRTR(n.now, q.rtr())
 		n.ring(&q.rq)
 	case RTS:
-		q.state = RTS
-		if from != RTS {
-			q.eng.ToRTS(n.now, RTSAttr{SQPSN: q.attr.SQPSN, Timeout: q.attr.Timeout, RetryCnt: q.attr.RetryCnt, RNRRetry: q.attr.RNRRetry, MaxRdAtomic: q.attr.MaxRdAtomic})
-		}
-		n.ring(&q.sq)
+		q.toRTS(from)
 	case SQD:
 		q.drainNotify = mask&maskSQDNotify != 0 && q.attr.EnSQDAsyncNotify != 0
 		if from != SQD {
 			q.state = SQD
-			q.eng.ToSQD(n.now)
+			q.eng.ToSQD()
 			q.drained()
 		}
 	case Err:
@@ -313,9 +313,23 @@ func (q *QP) move(from, to State, mask uint32) {
 		}
 	case SQE, numStates:
 	}
-	if q.state != Err || to == Reset {
-		q.state = to
+	if mask&maskMinRNR != 0 && from >= RTR && to != Err {
+		q.eng.SetTimers(q.attr.MinRNRTimer)
 	}
+	return nil
+}
+
+func (q *QP) toRTS(from State) {
+	n, a := q.ctx.nic, &q.attr
+	q.state = RTS
+	switch from {
+	case RTR:
+		q.eng.ToRTS(n.now, RTSAttr{SQPSN: a.SQPSN, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, MaxRdAtomic: a.MaxRdAtomic})
+	case SQD:
+		q.eng.Resume(n.now)
+	case Reset, Init, RTS, SQE, Err, numStates:
+	}
+	n.ring(&q.sq)
 }
 
 func (q *QP) rtr() RTRAttr {

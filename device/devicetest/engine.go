@@ -90,7 +90,10 @@ func (e *Engine) CreateQP(qpn uint32, c device.EngineQPConfig) device.EngineQP {
 func (q *QP) ToInit() { q.state = device.Init }
 
 // ToRTR enters RTR.
-func (q *QP) ToRTR(_ mono.Time, a device.RTRAttr) { q.state, q.rtr = device.RTR, a }
+func (q *QP) ToRTR(_ mono.Time, a device.RTRAttr) bool {
+	q.state, q.rtr = device.RTR, a
+	return true
+}
 
 // ToRTS enters RTS.
 func (q *QP) ToRTS(mono.Time, device.RTSAttr) {
@@ -99,7 +102,16 @@ func (q *QP) ToRTS(mono.Time, device.RTSAttr) {
 }
 
 // ToSQD enters SQD.
-func (q *QP) ToSQD(mono.Time) { q.state = device.SQD }
+func (q *QP) ToSQD() { q.state = device.SQD }
+
+// Resume leaves SQD.
+func (q *QP) Resume(mono.Time) {
+	q.state = device.RTS
+	q.queue()
+}
+
+// SetTimers does nothing: nothing waits here.
+func (q *QP) SetTimers(uint8) {}
 
 // ToError flushes what is posted.
 func (q *QP) ToError(mono.Time) {

@@ -1,0 +1,65 @@
+package device
+
+import (
+	"reflect"
+	"strings"
+	"unicode"
+
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/metaroce"
+)
+
+// mrEngine and mrQP fit the MetaRoCE engine to the device's seam.
+type mrEngine struct{ *metaroce.Engine }
+
+type mrQP struct{ *metaroce.QP }
+
+func defaultEngine(c EngineConfig, h transport.Host) Engine {
+	mc := metaroce.Config{NICID: c.NICID, Instance: c.Instance, Seed: c.Seed, Addrs: c.Addrs}
+	for _, p := range c.Planes {
+		mc.Planes = append(mc.Planes, metaroce.PlaneConfig{PacketMax: p.PacketMax, RateBps: p.RateBps, TimerNoise: p.TimerNoise})
+	}
+	return mrEngine{metaroce.New(mc, h)}
+}
+
+// CreateQP implements Engine.
+func (e mrEngine) CreateQP(qpn uint32, c EngineQPConfig) EngineQP {
+	return mrQP{e.Engine.CreateQP(qpn, metaroce.QPConfig{Owner: c.Owner, SQEntries: c.SQEntries, MaxSendSGE: c.MaxSendSGE, SRQ: c.SRQ})}
+}
+
+// ToRTR implements EngineQP.
+func (q mrQP) ToRTR(now mono.Time, a RTRAttr) bool {
+	return q.QP.ToRTR(now, metaroce.RTRAttr{Local: a.LocalAddr, Remote: a.RemoteAddr, RemoteQPN: a.RemoteQPN, RQPSN: a.RQPSN,
+		PathMTU: a.PathMTU, MaxDestRdAtomic: int(a.MaxDestRdAtomic), MinRNRTimer: a.MinRNRTimer, TrafficClass: a.TrafficClass})
+}
+
+// ToRTS implements EngineQP.
+func (q mrQP) ToRTS(now mono.Time, a RTSAttr) {
+	q.QP.ToRTS(now, metaroce.RTSAttr{SQPSN: a.SQPSN, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, MaxRdAtomic: int(a.MaxRdAtomic)})
+}
+
+// CountersJSON are the engine's counters under their metric names.
+func (e mrEngine) CountersJSON() any {
+	m := map[string]any{}
+	v := reflect.ValueOf(&e.C).Elem()
+	for i := range v.NumField() {
+		m["mroce_engine_"+snake(v.Type().Field(i).Name)+"_total"] = v.Field(i).Interface()
+	}
+	return m
+}
+
+// PathsJSON describes every peer and path.
+func (e mrEngine) PathsJSON() any { return e.Assocs() }
+
+// snake turns RxPackets into rx_packets and RefusedRNR into refused_rnr.
+func snake(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		if i > 0 && unicode.IsUpper(r) && (!unicode.IsUpper(rune(s[i-1])) || i+1 < len(s) && unicode.IsLower(rune(s[i+1]))) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
