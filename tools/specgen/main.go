@@ -1,7 +1,7 @@
 // Command specgen keeps everything that follows from spec/ in step with it.
 //
-//	specgen         write what is generated from spec/wire/formats.yaml
-//	specgen -index  write spec/requirements.json from the chapters and the citations in the sources
+//	specgen         write what is generated from spec/wire/formats.yaml, and the index
+//	specgen -index  write spec/requirements.json only: from the chapters and the citations in the sources
 //	specgen -prune  take requirements that are cited by now off the list "not cited yet" in spec/exceptions.yaml
 //	specgen -check  write nothing; fail when something is stale, cited and unknown, or required and cited nowhere
 package main
@@ -45,7 +45,7 @@ func run(o options) error {
 	if o.prune {
 		return prune(o.root)
 	}
-	var files map[string][]byte
+	files := map[string][]byte{}
 	var errs []error
 	if o.check || !o.index {
 		f, err := generate(o.root)
@@ -54,17 +54,12 @@ func run(o options) error {
 		}
 		files = f
 	}
-	if o.check || o.index {
-		name, data, err := makeIndex(o.root)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		if data != nil {
-			if files == nil {
-				files = map[string][]byte{}
-			}
-			files[name] = data
-		}
+	name, data, err := makeIndex(o.root)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if data != nil {
+		files[name] = data
 	}
 	if o.check {
 		return errors.Join(append(errs, compare(o.root, files)...)...)
@@ -133,7 +128,7 @@ func compare(root string, files map[string][]byte) (errs []error) {
 		if err != nil {
 			errs = append(errs, err)
 		} else if !bytes.Equal(old, files[name]) {
-			errs = append(errs, fmt.Errorf("%s is stale: run `go run ./tools/specgen` and `go run ./tools/specgen -index`", name))
+			errs = append(errs, fmt.Errorf("%s is stale: run `go run ./tools/specgen`", name))
 		}
 	}
 	return errs

@@ -308,7 +308,7 @@ func TestCheckFails(t *testing.T) {
 	if err := check(); err == nil {
 		t.Fatal("nothing is generated, and -check passes")
 	}
-	for _, o := range []options{{root: root}, {root: root, index: true}} {
+	for _, o := range []options{{root: root, index: true}, {root: root}} {
 		if err := run(o); err != nil {
 			t.Fatal(err)
 		}

@@ -169,6 +169,7 @@ func (h *Header) putExt(b []byte) {
 	case OpAtomicResp:
 		h.putRDRH(b)
 		binary.BigEndian.PutUint64(b[RDRHLen:], h.Result)
+	default: // nothing behind MPH
 	}
 }
 
@@ -257,6 +258,7 @@ func (h *Header) getExt(b []byte) {
 	case OpAtomicResp:
 		h.getRDRH(b)
 		h.Result = binary.BigEndian.Uint64(b[RDRHLen:])
+	default: // nothing behind MPH
 	}
 }
 

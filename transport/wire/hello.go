@@ -209,6 +209,7 @@ func (h *Hello) tlv(typ uint16, v []byte, seen *uint32) Drop {
 	*seen |= 1 << t
 
 	switch t {
+	case TLVPadding:
 	case TLVNIC:
 		h.NICID = binary.BigEndian.Uint64(v[offHelloNICNICID:])
 		h.Instance = binary.BigEndian.Uint64(v[offHelloNICInstance:])

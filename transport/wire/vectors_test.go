@@ -164,8 +164,9 @@ func decodeAll(b []byte) Drop {
 	case OpStale:
 		_, d := DecodeStale(payload)
 		return d
+	default:
+		return Accepted
 	}
-	return Accepted
 }
 
 // checkVector decodes a vector and compares with its fields, then encodes its fields and compares with its bytes.
@@ -237,6 +238,7 @@ func checkPayload(t *testing.T, v *vector, op Opcode, payload []byte) []byte {
 			t.Errorf("tag %#x (%v), want %#x", tag, d, want)
 		}
 		return buf[:PutStale(buf, tag)]
+	default:
 	}
 	if hex.EncodeToString(payload) != v.Payload {
 		t.Errorf("payload %x, want %s", payload, v.Payload)
