@@ -130,7 +130,7 @@ func (a *assoc) onPathBlock(b *wire.PathBlock) {
 			}
 			size, sent, late := e.ack(i)
 			if late {
-				a.wasSpurious(p)
+				a.wasSpurious(p, sent)
 				continue
 			}
 			bytes += size
@@ -148,9 +148,13 @@ func (a *assoc) onPathBlock(b *wire.PathBlock) {
 }
 
 // wasSpurious widens the loss rules: a packet that was called lost had arrived.
-func (a *assoc) wasSpurious(p *txPath) {
+// When the news come much later than the rules would have waited, it was the acknowledgement that got lost.
+func (a *assoc) wasSpurious(p *txPath, sent mono.Time) {
 	a.e.C.SpuriousLosses++
 	p.pl.spurious++
+	if a.e.now.Sub(sent) > 2*a.spread(p, p.pl.noise/8) {
+		return
+	}
 	p.tol = min(2*p.tol, maxTolerance)
 	if a.e.now.Sub(a.widenAt) > a.srtt {
 		a.widen = min(a.widen+0.5, timeWidenMax)
@@ -172,6 +176,10 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 		return
 	}
 	update := func(s, v *mono.Duration, shift uint) {
+		if *v == 0 { // first sample
+			*s, *v = rtt, max(rtt/2, 1)
+			return
+		}
 		d := rtt - *s
 		*s += d >> shift
 		*v += (max(d, -d) - *v) >> (shift - 1)
@@ -179,7 +187,7 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	update(&p.srtt, &p.rttvar, 3)
 	update(&a.srtt, &a.rttvar, 4)
 	pl.noteBase(rtt)
-	if now.Sub(a.widenAt) > 100*a.srtt && a.widen > 0 { // the widening decays
+	if now.Sub(a.widenAt) > 30*a.srtt && a.widen > 0 { // the widening decays
 		a.widen = max(0, a.widen-0.5)
 		a.widenAt = now
 	}

@@ -32,6 +32,7 @@ type assocRx struct {
 	ackDue   mono.Time
 	lastRx   int // plane of the newest data
 	trouble  mono.Time
+	lossMean float64 // share of data packets missing, mean of about 256
 }
 
 // rxPlane counts what came on one plane.
@@ -81,10 +82,12 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	r.lastRx = int(p.Plane)
 	r.count++
 	gaps := 0
+	r.lossMean -= r.lossMean / 256
 	if rp.seen.any {
 		if d := int(serial.U32(h.Seq).Sub(serial.U32(rp.seen.hi))); d > 1 {
 			gaps = d - 1
 			r.trouble = e.now
+			r.lossMean += (1 - r.lossMean) * min(1, float64(gaps)/256)
 		}
 	}
 	e.ports[p.Plane].arrived(e, n, gaps)
@@ -92,8 +95,13 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 		r.ackNow = true
 		r.twin = r.twin || h.Flags&wire.FlagAckReq != 0
 	} else if r.ackDue == never {
-		r.ackDue = e.now.Add(min(max(r.a.srtt/8, 5*mono.Microsecond), maxAckHold))
+		r.ackDue = e.now.Add(r.holdTime())
 	}
+}
+
+// holdTime is how long news wait for company: RTT/8, at most what HELLO announced.
+func (r *assocRx) holdTime() mono.Duration {
+	return min(max(r.a.srtt/8, mono.Microsecond), r.a.e.cfg.AckHold)
 }
 
 func (r *assocRx) dirtyPath(p *rxPath) {
@@ -103,9 +111,13 @@ func (r *assocRx) dirtyPath(p *rxPath) {
 	p.dirty = r.repeats()
 }
 
-// repeats is how many acks carry a piece of news: more than one where packets get lost.
+// repeats is how many acks carry a piece of news: more than one where packets get lost, three where many are (what
+// the data suffers is the best guess at what the acks suffer).
 func (r *assocRx) repeats() uint8 {
-	if r.lossy() {
+	switch {
+	case r.lossMean > 0.03:
+		return 3
+	case r.lossy():
 		return 2
 	}
 	return 1
@@ -177,7 +189,7 @@ func (r *assocRx) noteLimit(q *QP) {
 	if credit <= 0 {
 		r.ackNow = true
 	} else if r.ackDue == never && credit < 16 {
-		r.ackDue = r.a.e.now.Add(maxAckHold)
+		r.ackDue = r.a.e.now.Add(r.holdTime())
 	}
 	r.a.reschedule()
 }
@@ -219,7 +231,7 @@ func (a *assoc) sendAcks(b *pkt.Batch) {
 		}
 		r.ackNow, r.twin, r.ackDue, r.count = false, false, never, 0
 		if len(r.refusals) > 0 || len(r.dirty) > 0 { // repeats of what is left travel soon even if nothing else does
-			r.ackDue = a.e.now.Add(min(max(a.srtt/8, 50*mono.Microsecond), maxAckHold))
+			r.ackDue = a.e.now.Add(r.holdTime())
 		}
 		break
 	}

@@ -144,7 +144,7 @@ func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 	a.resetRTT()
 	if a.loopback = e.ownAddr(remote); a.loopback {
 		a.txTag, a.peerID, a.peerInst, a.havePeer, a.state = a.rxTag, e.cfg.NICID, e.cfg.Instance, true, assocUp
-		a.hold = maxAckHold
+		a.hold = e.cfg.AckHold
 	}
 	return a
 }
@@ -162,7 +162,7 @@ func (e *Engine) newWindow(c PlaneConfig, rate uint64) cc.Controller {
 }
 
 func (a *assoc) resetRTT() {
-	a.srtt, a.rttvar, a.widen = rttStart, rttStart/2, 0
+	a.srtt, a.rttvar, a.widen = rttStart, 0, 0 // no sample yet
 	for i := range a.planes {
 		a.srtt = max(a.srtt, rttStart+a.planes[i].noise)
 	}

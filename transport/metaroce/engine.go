@@ -39,12 +39,13 @@ type Config struct {
 	Seed            uint64
 	Addrs           []netip.Addr // the NIC's own addresses (GIDs)
 	Planes          []PlaneConfig
-	FirstSeq        uint32 // first path sequence (tests start near the wrap)
-	TxRecords       int    // packets in flight, all peers together
-	HeldBuffers     int    // out-of-order tails that wait for their turn
-	RespBuffers     int    // READ response packets kept until acknowledged
-	PSNWindow       int    // PSNs of a QP between the oldest unacknowledged and the newest
-	FixedWindow     int    // bytes; not 0: no congestion control (tests)
+	FirstSeq        uint32        // first path sequence (tests start near the wrap)
+	TxRecords       int           // packets in flight, all peers together
+	HeldBuffers     int           // out-of-order tails that wait for their turn
+	RespBuffers     int           // READ response packets kept until acknowledged
+	PSNWindow       int           // PSNs of a QP between the oldest unacknowledged and the newest
+	AckHold         mono.Duration // longest that an ack is held back, announced in HELLO; 0 = by the wires' noise
+	FixedWindow     int           // bytes; not 0: no congestion control (tests)
 }
 
 // Engine is the transport of one NIC.

@@ -107,7 +107,7 @@ func (e *Engine) grantFor(a *assoc, plane int) uint32 {
 	}
 	share := ring / float64(active)
 	if c > 0 {
-		share = min(share, p.g*c*(rtt+maxAckHold).Seconds()/float64(active))
+		share = min(share, p.g*c*(rtt+e.cfg.AckHold).Seconds()/float64(active))
 	}
 	return uint32(max(share, minCharge))
 }

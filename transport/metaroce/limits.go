@@ -17,10 +17,9 @@ const (
 	rdMax         = 128 // READs and atomics outstanding, largest max_rd_atomic
 	defaultWindow = 256 << 10
 	defaultRing   = 1 << 20
-	maxAckHold    = 500 * mono.Microsecond // longest that an ack is held back, announced in HELLO
-	recycleDelay  = 1.5                    // a path whose queue delay is at most this times the mean is used again
-	recycleRenew  = 0.03                   // share of recycled paths replaced by a random one
-	seqSkipChance = 1.0 / (1 << 20)        // a number is skipped now and then: optimistic acks show
+	recycleDelay  = 1.5             // a path whose queue delay is at most this times the mean is used again
+	recycleRenew  = 0.03            // share of recycled paths replaced by a random one
+	seqSkipChance = 1.0 / (1 << 20) // a number is skipped now and then: optimistic acks show
 )
 
 // Implementation limits: sizes of this code, not of the protocol.
@@ -54,6 +53,12 @@ func (c *Config) setDefaults() {
 	def(&c.HeldBuffers, 2048)
 	def(&c.RespBuffers, 4096)
 	def(&c.PSNWindow, 4096)
+	if c.AckHold == 0 {
+		c.AckHold = 10 * mono.Microsecond
+		for i := range c.Planes {
+			c.AckHold = max(c.AckHold, c.Planes[i].TimerNoise/8)
+		}
+	}
 	for i := range c.Planes {
 		def(&c.Planes[i].RingBytes, defaultRing)
 		def(&c.Planes[i].Burst, 1)

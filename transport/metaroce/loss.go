@@ -31,7 +31,10 @@ func (a *assoc) gapRule(p *txPath) {
 
 // spread is how much later than expected a packet may be, by what is known of round trips.
 func (a *assoc) spread(p *txPath, floor mono.Duration) mono.Duration {
-	v := max(4*max(p.rttvar, a.rttvar), a.srtt/8, floor)
+	v := max(4*max(min(p.rttvar, 2*a.rttvar), a.rttvar), a.srtt/8, floor)
+	if a.rttvar == 0 {
+		v = max(v, a.srtt)
+	}
 	return max(p.srtt, a.srtt) + mono.Duration(float64(v)*(1+a.widen))
 }
 
@@ -46,7 +49,7 @@ func (a *assoc) timeRule() {
 			if r.sent >= a.rackT {
 				break
 			}
-			d := a.spread(r.path, pl.noise/8)
+			d := a.spread(r.path, pl.noise/8) + a.hold
 			if r.sent.Add(d) > e.now {
 				break
 			}
@@ -71,7 +74,7 @@ func (pl *planeTx) lossDue() mono.Time {
 	r := &a.e.recs[pl.head]
 	t := r.sent.Add(pl.probeTime(r.path))
 	if r.sent < a.rackT {
-		t = mono.Min(t, r.sent.Add(a.spread(r.path, pl.noise/8)))
+		t = mono.Min(t, r.sent.Add(a.spread(r.path, pl.noise/8)+a.hold))
 	}
 	return max(t, a.e.now+1)
 }

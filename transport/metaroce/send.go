@@ -181,7 +181,7 @@ func (pl *planeTx) path(i int) *txPath {
 		first = e.rnd.Uint32()
 	}
 	p := &txPath{pl: pl, id: uint16(pl.idx<<8 | i), srcPort: 0xC000 | uint16(e.rnd.Uint32()&0x3FFF), next: first, una: first,
-		genStart: first, tol: gapTolerance, srtt: pl.a.srtt, rttvar: pl.a.rttvar}
+		genStart: first, tol: gapTolerance}
 	pl.paths[i] = p
 	return p
 }
