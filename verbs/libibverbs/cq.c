@@ -238,8 +238,8 @@ struct ibv_cq_ex *mr_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr
     return cq ? &cq->ibv : NULL;
 }
 
-/* A new ring takes over. Indices run on: the daemon continues at the same number in the new ring, and what was left
- * in the old one is copied here, before anybody can poll. */
+/* A new ring takes over. Indices run on: the daemon copies what was not polled and continues at the same number in the
+ * new ring; nobody polls meanwhile. */
 MR_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe) {
     struct mr_cq *cq = to_cq(ibcq);
     struct mr_ctx *ctx = to_ctx(ibcq->context);
@@ -257,15 +257,9 @@ MR_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe) {
     err = MR_CALL(ctx, MR_OP_RESIZE_CQ, &req, &rep);
     uint64_t old_off = off, old_len = len;
     if (!err) {
-        struct mr_ring *old = cq->ring;
-        const struct mr_cqe *from = (const struct mr_cqe *)cq->entries;
-        uint32_t old_mask = cq->mask, end = __atomic_load_n(&old->prod, __ATOMIC_ACQUIRE);
         old_off = cq->ring_off;
         old_len = cq->ring_len;
         use_ring(ctx, cq, off, len, entries);
-        for (uint32_t i = atomic_load(&cq->cons); i != end; i++)
-            ((struct mr_cqe *)cq->entries)[i & cq->mask] = from[i & old_mask];
-        __atomic_store_n(&cq->ring->cons, atomic_load(&cq->cons), __ATOMIC_RELEASE);
         ibcq->cqe = (int)(entries < ctx->attr.max_cqe ? entries : ctx->attr.max_cqe);
     }
     pthread_mutex_unlock(&cq->lock);
