@@ -78,11 +78,17 @@ var handlers = map[hostq.Op]handler{
 
 // handle does one request and answers it. False ends the connection.
 func (c *client) handle(b []byte, fds []int) bool {
+	a, ok := c.answer(b, fds)
+	return ok && c.reply(a.msg, a.fds...) && !errors.Is(a.err, errPart)
+}
+
+// answer does one request. False: whatever this is, it does not speak our protocol.
+func (c *client) answer(b []byte, fds []int) (a answer, ok bool) {
 	var h hostq.Hdr
 	if len(b) < hostq.Size[hostq.Hdr]() || !hostq.Decode(b[:hostq.Size[hostq.Hdr]()], &h) || int64(h.Len) != int64(len(b)) {
-		return false // whatever this is, it does not speak our protocol
+		return a, false
 	}
-	a := answer{err: unix.EOPNOTSUPP}
+	a.err = unix.EOPNOTSUPP
 	if f := handlers[hostq.Op(h.Op)]; f != nil {
 		if c.hello || hostq.Op(h.Op) == hostq.OpHello {
 			a = f(c, b, fds)
@@ -93,12 +99,8 @@ func (c *client) handle(b []byte, fds []int) bool {
 	if len(a.msg) < hostq.Size[hostq.Hdr]() {
 		a.msg = make([]byte, hostq.Size[hostq.Hdr]())
 	}
-	part := errors.Is(a.err, errPart)
 	sealReply(a.msg, &h, errno(a.err))
-	if !c.reply(a.msg, a.fds...) {
-		return false
-	}
-	return !part
+	return a, true
 }
 
 // sealReply writes the header of a reply.
@@ -146,15 +148,26 @@ func doHello(c *client, m *hostq.Hello, _ []int) answer {
 		r.DaemonPID = 0
 	}
 	c.hello = true
-	if m.GuardAddr != 0 {
-		space, err := openSpace(c.pid, m.GuardAddr, m.GuardNonce)
-		if err != nil {
-			d.log.Warn("no way into a program's memory", "program", c.program, "pid", c.pid, "err", err)
-		} else {
-			c.space, r.DMAMode = space, space.mode
-		}
+	c.guard = [2]uint64{m.GuardAddr, m.GuardNonce}
+	if c.reach() {
+		r.DMAMode = c.space.mode
 	}
 	return answer{msg: hostq.Bytes(&r)}
+}
+
+// reach finds a way into the program's memory. It is tried at HELLO, whose answer tells the program whom to allow,
+// and once more at OPEN.
+func (c *client) reach() bool {
+	if c.guard[0] == 0 {
+		return false
+	}
+	space, err := openSpace(c.pid, c.guard[0], c.guard[1])
+	if err != nil {
+		c.d.log.Warn("no way into a program's memory", "program", c.program, "pid", c.pid, "err", err)
+		return false
+	}
+	c.space = space
+	return true
 }
 
 func doList(c *client, m *hostq.List, _ []int) answer {
@@ -208,7 +221,7 @@ func doOpen(c *client, m *hostq.Open, fds []int) answer {
 	if err != nil {
 		return answer{err: err}
 	}
-	if c.space == nil {
+	if c.space == nil && !c.reach() {
 		return answer{err: unix.EPERM}
 	}
 	if err := c.space.prove(); err != nil {

@@ -37,6 +37,7 @@ type client struct {
 	program string
 	hello   bool
 	opened  bool
+	guard   [2]uint64 // address and nonce
 	space   *procSpace
 	since   time.Time
 

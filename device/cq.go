@@ -205,7 +205,9 @@ func (q *CQ) unuse(p *QP) {
 	q.refs--
 	for i, x := range q.qps {
 		if x == p {
-			q.qps = append(q.qps[:i], q.qps[i+1:]...)
+			last := len(q.qps) - 1
+			q.qps[i], q.qps[last] = q.qps[last], nil
+			q.qps = q.qps[:last]
 			return
 		}
 	}

@@ -166,7 +166,8 @@ func (q *QP) serveSend(prod uint32, budget int) (done int, more bool) {
 		switch q.state {
 		case RTS:
 			wr := q.eng.NextWR()
-			if wr == nil { // full: SendDone rings again
+			if wr == nil {
+				q.sqFull = true
 				return done, false
 			}
 			if !q.fetchSend(w.idx, wr) {

@@ -140,6 +140,9 @@ func (n *NIC) nextWake() mono.Time {
 func (n *NIC) BeforeSleep() bool {
 	work := false
 	for _, c := range n.contexts {
+		if c.Dead {
+			continue
+		}
 		if !c.mem.SetAsleep(1) {
 			c.fault()
 		} else if any, ok := c.mem.PeekSummary(c.bellWords); any || !ok {
@@ -152,7 +155,7 @@ func (n *NIC) BeforeSleep() bool {
 // AfterSleep takes it back.
 func (n *NIC) AfterSleep() {
 	for _, c := range n.contexts {
-		if !c.mem.SetAsleep(0) {
+		if !c.Dead && !c.mem.SetAsleep(0) {
 			c.fault()
 		}
 	}

@@ -34,6 +34,7 @@ type QP struct {
 	pendingEvent uint32
 	drainNotify  bool // IBV_EVENT_SQ_DRAINED wanted
 	sqOut        uint32
+	sqFull       bool // the engine had no room: SendDone rings again
 	gone         bool
 
 	asyncEvents uint32
@@ -349,7 +350,7 @@ func (q *QP) reset() {
 	q.ctx.nic.run.drop(&q.rq)
 	caps := q.attr
 	q.attr = hostq.ModifyQP{MaxSendWR: caps.MaxSendWR, MaxRecvWR: caps.MaxRecvWR, MaxSendSGE: caps.MaxSendSGE, MaxRecvSGE: caps.MaxRecvSGE, MaxInline: caps.MaxInline}
-	q.access, q.sqOut, q.drainNotify = 0, 0, false
+	q.access, q.sqOut, q.drainNotify, q.sqFull = 0, 0, false, false
 	q.freeRecv = nil // what the engine held is forgotten with it
 	q.sync()
 	for _, w := range []*queue{&q.sq, &q.rq} {

@@ -156,7 +156,10 @@ func (n *NIC) SendDone(owner any, wr *transport.SendWR, s transport.Status) {
 	if s != transport.OK || wr.Flags&transport.FlagSignaled != 0 {
 		q.complete(wr.ID, wr.Slot, wr.Op, wr.Length, s)
 	}
-	n.ring(&q.sq) // there may be more that did not fit the engine
+	if q.sqFull {
+		q.sqFull = false
+		n.ring(&q.sq)
+	}
 	q.drained()
 }
 
