@@ -38,19 +38,18 @@ type Plane struct {
 	RateBps    uint64
 	Delay      time.Duration
 	MTU        int // of the Ethernet link; 0 = 4300, enough for a 4096-byte path MTU
-	QueueBytes uint64
-	ECNMin     uint64
-	ECNMax     uint64
+	QueueBytes int
+	ECNMin     int
+	ECNMax     int
 }
 
 // Impair is one thing that is wrong with some planes, from a time on and for a time.
 type Impair struct {
 	Planes []int    // empty: all
 	Hosts  []string // empty: all
-	Dir    string   // tx (default: a packet meets it once), rx, both
 	At     time.Duration
 	For    time.Duration // 0: from then on
-	Words  []string      // as for `lab impair`: loss=1%, delay=20us …
+	Words  []string      // as for `lab impair`: loss=1%, delay=20us, rx.loss=1% …
 	Line   int
 }
 
@@ -77,13 +76,13 @@ func (p Plane) Words() []string {
 		add("rate", fmt.Sprintf("%dbit", p.RateBps))
 	}
 	if p.Delay != 0 {
-		add("delay", p.Delay)
+		add("delay", fmt.Sprintf("%dns", p.Delay.Nanoseconds()))
 	}
 	if p.QueueBytes != 0 {
 		add("queue", p.QueueBytes)
 	}
 	if p.ECNMax != 0 {
-		add("ecn", fmt.Sprintf("%d-%d", p.ECNMin, p.ECNMax))
+		add("ecn", fmt.Sprintf("%d:%d", p.ECNMin, p.ECNMax))
 	}
 	return w
 }

@@ -1,20 +1,30 @@
 package labfile
 
 import (
-	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/metaroce/metaroce/daemon/impair"
 )
 
 func parse(t *testing.T, text string) (*Lab, error) {
 	t.Helper()
-	return Parse("lab.yaml", []byte(text), Options{CheckWord: func(w string) error {
-		if strings.HasSuffix(w, "=nonsense") {
-			return errors.New("no such value")
+	return Parse("lab.yaml", []byte(text))
+}
+
+// The words are listed here for their names only; daemon/impair knows what they mean.
+func TestWordsAreThoseOfImpair(t *testing.T) {
+	var theirs []string
+	for line := range strings.Lines(impair.Help()) {
+		if w := strings.Fields(line)[0]; w != "down" && w != "clear" && w != "rx.WORD" {
+			theirs = append(theirs, w)
 		}
-		return nil
-	}})
+	}
+	if !slices.Equal(theirs, impairWords) {
+		t.Errorf("daemon/impair has %v", theirs)
+	}
 }
 
 func TestBuiltinsParse(t *testing.T) {
@@ -92,8 +102,8 @@ func TestErrors(t *testing.T) {
 		{"planes zero", hosts + "planes: 0\n", "from 1 to 16"},
 		{"wire", hosts + "wire: tab\n", `wire: unknown "tab"; did you mean "tap"?`},
 		{"transport", hosts + "transport: tcpip\n", `one of metaroce, rocev2, auto`},
-		{"rate", hosts + "plane: {rate: 10}\n", `want a rate such as 10Gbit`},
-		{"delay", hosts + "plane: {delay: 5}\n", `"5" is not a time such as 5us`},
+		{"rate", hosts + "plane: {rate: 10}\n", `lab.yaml:2: rate: "10" is not a rate such as 10Gbit`},
+		{"delay", hosts + "plane: {delay: 5}\n", `"5" is not a time such as 20us`},
 		{"mtu", hosts + "plane: {mtu: 99}\n", "mtu:"},
 		{"ecn", hosts + "plane: {ecn: {min: 2KiB, max: 1KiB}}\n", "min not above max"},
 		{"plane key", hosts + "plane: {dealy: 5us}\n", `did you mean "delay"?`},
@@ -102,7 +112,9 @@ func TestErrors(t *testing.T) {
 		{"impair plane", hosts + "planes: 2\nimpair:\n  - {loss: 1%}\n  - {planes: 2, loss: 1%}\n", "lab.yaml:5: plane 2: the lab has planes 0 to 1"},
 		{"impair host", hosts + "impair:\n  - {hosts: c, loss: 1%}\n", `lab.yaml:3: no host "c"`},
 		{"impair word", hosts + "impair:\n  - {lost: 1%}\n", `unknown key "lost" in impair; did you mean "loss"?`},
-		{"impair value", hosts + "impair:\n  - {loss: nonsense}\n", "lab.yaml:3: loss: no such value"},
+		{"impair value", hosts + "impair:\n  - {loss: nonsense}\n", `lab.yaml:3: loss: "nonsense" is not a share such as 1%`},
+		{"impair share", hosts + "impair:\n  - {loss: 1}\n", "needs a percent sign"},
+		{"impair down", hosts + "impair:\n  - {down: perhaps}\n", "neither true nor false"},
 		{"name", "name: My Lab\n" + hosts, `name "My Lab"`},
 		{"null", "name:\n" + hosts, "name must be a single value"},
 	} {
@@ -130,7 +142,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add(Template)
 	f.Fuzz(func(t *testing.T, text string) {
-		l, err := Parse("f.yaml", []byte(text), Options{})
+		l, err := Parse("f.yaml", []byte(text))
 		if (l == nil) == (err == nil) && err == nil {
 			t.Fatal("neither lab nor error")
 		}

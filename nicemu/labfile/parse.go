@@ -15,27 +15,16 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/metaroce/metaroce/nicemu/units"
+	"github.com/metaroce/metaroce/daemon/impair"
 )
 
-// ImpairWords are the impairments a lab file may name; CheckWord in Options checks their values.
-var ImpairWords = []string{
-	"loss", "burst", "delay", "jitter", "reorder", "duplicate", "corrupt", "rate", "queue", "ecn", "down", "trim",
-}
-
-// Options of Parse.
-type Options struct {
-	// CheckWord says whether an impairment word such as "loss=1%" is right; nil accepts all.
-	CheckWord func(word string) error
-}
+// impairWords are the words of `lab impair` that take a value; a test compares them with daemon/impair.
+var impairWords = []string{"loss", "burst", "delay", "jitter", "reorder", "dup", "corrupt", "rate", "queue", "ecn"}
 
 var hostName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
 
-// parser carries the file name, for messages. The first mistake ends the reading.
-type parser struct {
-	file string
-	opt  Options
-}
+// parser carries the file name for messages. The first mistake ends the reading.
+type parser struct{ file string }
 
 func (p *parser) errf(n *yaml.Node, format string, args ...any) error {
 	return &Error{File: p.file, Line: n.Line, Msg: fmt.Sprintf(format, args...)}
@@ -44,8 +33,8 @@ func (p *parser) errf(n *yaml.Node, format string, args ...any) error {
 var yamlLine = regexp.MustCompile(`line (\d+): (.*)`)
 
 // Parse reads a lab file. file is its name for messages and, without a name: key, for the lab.
-func Parse(file string, data []byte, opt Options) (*Lab, error) {
-	p := &parser{file: file, opt: opt}
+func Parse(file string, data []byte) (*Lab, error) {
+	p := &parser{file}
 	var doc yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(&doc); err != nil {
@@ -308,15 +297,15 @@ func into[T any](to *T, read func(string) (T, error)) func(string) error {
 }
 
 func (p *parser) plane(n *yaml.Node, pl *Plane) error {
-	return p.mapping(n, "plane", keys{
-		"rate":  func(v *yaml.Node) error { return p.value(v, "rate", into(&pl.RateBps, units.Rate)) },
-		"delay": func(v *yaml.Node) error { return p.value(v, "delay", into(&pl.Delay, units.Duration)) },
+	err := p.mapping(n, "plane", keys{
+		"rate":  func(v *yaml.Node) error { return p.value(v, "rate", into(&pl.RateBps, impair.ParseRate)) },
+		"delay": func(v *yaml.Node) error { return p.value(v, "delay", into(&pl.Delay, duration)) },
 		"mtu":   func(v *yaml.Node) error { return p.integer(v, "mtu", 576, 65000, &pl.MTU) },
-		"queue": func(v *yaml.Node) error { return p.value(v, "queue", into(&pl.QueueBytes, units.Bytes)) },
+		"queue": func(v *yaml.Node) error { return p.value(v, "queue", into(&pl.QueueBytes, impair.ParseSize)) },
 		"ecn": func(v *yaml.Node) error {
 			err := p.mapping(v, "ecn", keys{
-				"min": func(v *yaml.Node) error { return p.value(v, "min", into(&pl.ECNMin, units.Bytes)) },
-				"max": func(v *yaml.Node) error { return p.value(v, "max", into(&pl.ECNMax, units.Bytes)) },
+				"min": func(v *yaml.Node) error { return p.value(v, "min", into(&pl.ECNMin, impair.ParseSize)) },
+				"max": func(v *yaml.Node) error { return p.value(v, "max", into(&pl.ECNMax, impair.ParseSize)) },
 			})
 			if err == nil && (pl.ECNMax == 0 || pl.ECNMin > pl.ECNMax) {
 				err = p.errf(v, "ecn: min and max are both needed, min not above max")
@@ -324,14 +313,29 @@ func (p *parser) plane(n *yaml.Node, pl *Plane) error {
 			return err
 		},
 	})
+	if err != nil {
+		return err
+	}
+	if _, err := impair.Parse(pl.Words()); err != nil {
+		return p.errf(n, "plane: %s", trim(err))
+	}
+	return nil
 }
+
+func duration(s string) (time.Duration, error) {
+	d, err := impair.ParseDuration(s)
+	return time.Duration(d), err
+}
+
+// trim takes the package's name off an error of daemon/impair: here the key says it.
+func trim(err error) string { return strings.TrimPrefix(err.Error(), "impair: ") }
 
 func (p *parser) impairs(n *yaml.Node, l *Lab) error {
 	if n.Kind != yaml.SequenceNode {
 		return p.errf(n, "impair must be a list such as `- {planes: [0, 1], loss: 1%%}`")
 	}
 	for _, e := range n.Content {
-		im := Impair{Dir: "tx", Line: e.Line}
+		im := Impair{Line: e.Line}
 		if err := p.impair(p.follow(e), &im); err != nil {
 			return err
 		}
@@ -344,34 +348,42 @@ func (p *parser) impair(n *yaml.Node, im *Impair) error {
 	known := keys{
 		"planes": func(v *yaml.Node) error { return p.planeList(v, &im.Planes) },
 		"hosts":  func(v *yaml.Node) error { return p.words(v, "hosts", &im.Hosts) },
-		"dir":    func(v *yaml.Node) error { return p.oneOf(v, "dir", &im.Dir, "tx", "rx", "both") },
-		"at":     func(v *yaml.Node) error { return p.value(v, "at", into(&im.At, units.Duration)) },
-		"for":    func(v *yaml.Node) error { return p.value(v, "for", into(&im.For, units.Duration)) },
+		"at":     func(v *yaml.Node) error { return p.value(v, "at", into(&im.At, duration)) },
+		"for":    func(v *yaml.Node) error { return p.value(v, "for", into(&im.For, duration)) },
+		"down":   func(v *yaml.Node) error { return p.down(v, im) },
 	}
-	for _, w := range ImpairWords {
-		known[w] = func(v *yaml.Node) error {
-			s, err := p.scalar(v, w)
-			if err != nil {
+	for _, w := range impairWords {
+		for _, w := range []string{w, "rx." + w} {
+			known[w] = func(v *yaml.Node) error {
+				s, err := p.scalar(v, w)
+				if err == nil {
+					im.Words = append(im.Words, w+"="+s)
+				}
 				return err
 			}
-			word := w + "=" + s
-			if w == "down" && s == "true" {
-				word = "down"
-			}
-			if p.opt.CheckWord != nil {
-				if err := p.opt.CheckWord(word); err != nil {
-					return p.errf(v, "%s: %v", w, err)
-				}
-			}
-			im.Words = append(im.Words, word)
-			return nil
 		}
 	}
 	if err := p.mapping(n, "impair", known); err != nil {
 		return err
 	}
 	if len(im.Words) == 0 {
-		return p.errf(n, "this impairment does nothing; add one of %s", strings.Join(ImpairWords, ", "))
+		return p.errf(n, "this impairment does nothing; add one of %s, down", strings.Join(impairWords, ", "))
+	}
+	if _, err := impair.Parse(im.Words); err != nil {
+		return p.errf(n, "%s", trim(err))
+	}
+	return nil
+}
+
+func (p *parser) down(n *yaml.Node, im *Impair) error {
+	var on bool
+	if err := n.Decode(&on); err != nil || n.Kind != yaml.ScalarNode {
+		return p.errf(n, "down: %q is neither true nor false", n.Value)
+	}
+	if on {
+		im.Words = append(im.Words, "down")
+	} else {
+		im.Words = append(im.Words, "up")
 	}
 	return nil
 }

@@ -1,0 +1,93 @@
+package cmd
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/metaroce/metaroce/nicemu/doctor"
+	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/nicemu/rundir"
+	"github.com/metaroce/metaroce/nicemu/view"
+)
+
+func (e *env) doctorCommand() *cli.Command {
+	return &cli.Command{
+		Name: "doctor", Usage: "what this machine can do, and what would change the rest", Description: example("nicemu doctor"),
+		Flags: []cli.Flag{jsonFlag()}, Action: e.doctor,
+	}
+}
+
+func (e *env) doctor(c *cli.Context) error {
+	dir, err := libDir()
+	r := doctor.Run(doctor.Options{LibDir: dir, LibErr: err, TryView: e.tryView})
+	if c.Bool("json") {
+		if err := e.printJSON(r); err != nil {
+			return err
+		}
+	} else {
+		e.printReport(r)
+	}
+	if !r.Usable {
+		return fail.Lackf("programs cannot be served on this machine: see the lines marked no")
+	}
+	return nil
+}
+
+func (e *env) printReport(r doctor.Report) {
+	colour := func(state string) string { return fmt.Sprintf("%-8s", state) }
+	if f, ok := e.out.(*os.File); ok && isTerminal(f) && os.Getenv("NO_COLOR") == "" {
+		code := map[string]string{doctor.OK: "32", doctor.Limited: "33", doctor.No: "31"}
+		colour = func(state string) string { return fmt.Sprintf("\x1b[%sm%-8s\x1b[0m", code[state], state) }
+	}
+	for _, ch := range r.Checks {
+		fmt.Fprintf(e.out, "%s%s: %s\n", colour(ch.State), ch.Name, ch.Detail)
+		if ch.Fix != "" && ch.State != doctor.OK {
+			fmt.Fprintf(e.out, "%8sto change that: %s\n", "", ch.Fix)
+		}
+	}
+	fmt.Fprintf(e.out, "\nby default\n")
+	for _, d := range r.Defaults {
+		fmt.Fprintf(e.out, "        %s\n", d)
+	}
+}
+
+// tryView makes the view as `run` does, around a program that does nothing.
+func (e *env) tryView() (string, error) {
+	modes, err := viewModes("auto")
+	if err != nil {
+		return "", err
+	}
+	base, err := rundir.Dir()
+	if err != nil {
+		return "", err
+	}
+	work := filepath.Join(base, "view")
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		return "", err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	var refused []string
+	for _, m := range modes {
+		if m.attr == nil {
+			break
+		}
+		spec := view.Spec{Work: work, NICs: []view.NIC{{Name: "mr0", GUID: "0200:0000:0000:0001", GIDs: []string{"::"}}}}
+		code, err := e.runViewed(m, spec, exe, []string{exe, doctor.ProbeCommand, "view"}, os.Environ(), false, true)
+		if err == nil && code == 0 {
+			return m.name, nil
+		}
+		if err == nil {
+			err = errors.New("the files do not show")
+		}
+		refused = append(refused, m.name+": "+err.Error())
+	}
+	return "", errors.New(strings.Join(refused, "; "))
+}

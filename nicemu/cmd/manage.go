@@ -1,0 +1,487 @@
+package cmd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/metaroce/metaroce/daemon/api"
+	"github.com/metaroce/metaroce/nicemu/fail"
+)
+
+func (e *env) managementCommands() []*cli.Command {
+	flags := func(more ...cli.Flag) []cli.Flag {
+		return append([]cli.Flag{
+			jsonFlag(), labFlag(),
+			&cli.StringFlag{Name: "nic", Usage: "only this NIC: HOST/mrN"},
+		}, more...)
+	}
+	return []*cli.Command{
+		{
+			Name: "status", Usage: "daemons, NICs, planes and who uses them", Category: "Management",
+			Description: example("nicemu status"), Flags: flags(), Action: e.status,
+		},
+		{
+			Name: "stats", Usage: "counters", Category: "Management", Description: example("nicemu stats --watch"),
+			Flags: flags(&cli.BoolFlag{Name: "watch", Usage: "rates, every second, until Ctrl-C"},
+				&cli.DurationFlag{Name: "interval", Usage: "of --watch", Value: time.Second},
+				&cli.BoolFlag{Name: "all", Usage: "show counters that are 0 too"}),
+			Action: e.stats,
+		},
+		{
+			Name: "paths", Usage: "peers and paths as the transport sees them", Category: "Management",
+			Description: example("nicemu paths --nic a/mr0"), Flags: flags(), Action: e.paths,
+		},
+		{
+			Name: "events", Usage: "what happened: planes, paths, peers", Category: "Management",
+			Description: example("nicemu events --follow"),
+			Flags:       flags(&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for more, until Ctrl-C"}),
+			Action:      e.events,
+		},
+		{
+			Name: "plane", Usage: "switch a plane of a NIC off and on", ArgsUsage: "up|down PLANE", Category: "Management",
+			Description: example("nicemu plane down 2 --nic a/mr0", "nicemu plane up 2 --nic a/mr0"),
+			Flags:       flags(), Action: e.plane, BashComplete: completeWords(func() []string { return []string{"up", "down"} }),
+		},
+	}
+}
+
+// ask runs a command on all daemons meant and collects the parts of their answers.
+func ask[T any](c *cli.Context, cmd string, args any) ([]T, []*target, error) {
+	ts, err := targets(c.String("nic"), c.String("lab"))
+	if err != nil {
+		return nil, nil, err
+	}
+	var all []T
+	for _, t := range ts {
+		var out T
+		if err := t.call(cmd, c.String("nic"), args, &out); err != nil {
+			return nil, nil, err
+		}
+		all = append(all, out)
+	}
+	return all, ts, nil
+}
+
+func (e *env) status(c *cli.Context) error {
+	all, _, err := ask[api.Status](c, "status", nil)
+	if err != nil {
+		return err
+	}
+	if c.Bool("json") {
+		return e.printEach(all)
+	}
+	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
+	for i, s := range all {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "daemon %d, version %s, up %s, %s\n", s.Daemon.PID, s.Daemon.Version,
+			(time.Duration(s.Daemon.UptimeSeconds) * time.Second).String(), s.Daemon.Socket)
+		fmt.Fprintln(w, "NIC\tSTATE\tADDRESS\tMTU\tPLANES\tPROGRAMS\tQPS\tMRS")
+		for _, n := range s.NICs {
+			up := 0
+			for _, p := range n.Planes {
+				if p.Link == "up" && p.Admin == "up" {
+					up++
+				}
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d/%d\t%d\t%d\t%d\n", n.Name, n.State, strings.Join(n.Addrs, " "), n.ActiveMTU,
+				up, len(n.Planes), len(n.Contexts), n.Objects.QPs, n.Objects.MRs)
+		}
+		for _, n := range s.NICs {
+			for _, x := range n.Contexts {
+				fmt.Fprintf(w, "%s: %s (%d)\t%d QPs, %d MRs\n", n.Name, x.Program, x.PID, x.Objects.QPs, x.Objects.MRs)
+			}
+			for _, p := range n.Planes {
+				if p.Link != "up" || p.Admin != "up" {
+					fmt.Fprintf(w, "%s: plane %d is down (link %s, switched %s), %s\n", n.Name, p.Plane, p.Link, p.Admin, p.Wire)
+				}
+			}
+		}
+	}
+	return w.Flush()
+}
+
+// printEach prints one object, or one per line for several daemons.
+func (e *env) printEach(all any) error {
+	text, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	var parts []json.RawMessage
+	if err := json.Unmarshal(text, &parts); err != nil {
+		return err
+	}
+	for _, p := range parts {
+		fmt.Fprintf(e.out, "%s\n", p)
+	}
+	return nil
+}
+
+func (e *env) stats(c *cli.Context) error {
+	all, ts, err := ask[api.Stats](c, "stats", nil)
+	if err != nil {
+		return err
+	}
+	if c.Bool("watch") {
+		return e.watch(c, ts)
+	}
+	if c.Bool("json") {
+		return e.printEach(all)
+	}
+	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	row := func(who string, m map[string]uint64) {
+		var names []string
+		for k, v := range m {
+			if v != 0 || c.Bool("all") {
+				names = append(names, k)
+			}
+		}
+		slices.Sort(names)
+		for _, k := range names {
+			fmt.Fprintf(w, "%s\t%s\t%d\t\n", who, k, m[k])
+		}
+	}
+	for _, s := range all {
+		row("daemon", s.Daemon)
+		for _, n := range s.NICs {
+			row(n.Name, n.Counters)
+			for _, p := range n.Planes {
+				who := fmt.Sprintf("%s plane %d", n.Name, p.Plane)
+				row(who, p.Counters)
+				drops := map[string]uint64{}
+				for k, v := range p.Drops {
+					drops["mroce_wire_drops_total{reason="+k+"}"] = v
+				}
+				row(who, drops)
+			}
+			row(n.Name+" transport", numbers(n.Engine))
+		}
+	}
+	return w.Flush()
+}
+
+// numbers are the whole numbers of a JSON object that another room defines.
+func numbers(v any) map[string]uint64 {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil
+	}
+	out := map[string]uint64{}
+	for k, x := range m {
+		if f, ok := x.(float64); ok && f >= 0 {
+			out[k] = uint64(f)
+		}
+	}
+	return out
+}
+
+// rate is one line of --watch.
+type rate struct {
+	NIC     string  `json:"nic"`
+	Plane   int     `json:"plane"`
+	Time    float64 `json:"time_seconds"`
+	TxBits  float64 `json:"mroce_tx_bits_per_second"`
+	RxBits  float64 `json:"mroce_rx_bits_per_second"`
+	TxPkts  float64 `json:"mroce_tx_packets_per_second"`
+	RxPkts  float64 `json:"mroce_rx_packets_per_second"`
+	Dropped float64 `json:"mroce_dropped_packets_per_second"`
+}
+
+func (e *env) watch(c *cli.Context, ts []*target) error {
+	type key struct {
+		nic   string
+		plane int
+	}
+	last := map[key]api.PlaneStats{}
+	var lastAt time.Time
+	every := max(c.Duration("interval"), 10*time.Millisecond)
+	for first := true; ; first = false {
+		at := time.Now()
+		secs := at.Sub(lastAt).Seconds()
+		var rates []rate
+		for _, t := range ts {
+			var s api.Stats
+			if err := t.call("stats", c.String("nic"), nil, &s); err != nil {
+				return err
+			}
+			for _, n := range s.NICs {
+				for _, p := range n.Planes {
+					k := key{n.Name, p.Plane}
+					was := last[k]
+					last[k] = p
+					per := func(name string) float64 { return float64(p.Counters[name]-was.Counters[name]) / secs }
+					r := rate{
+						NIC: n.Name, Plane: p.Plane, Time: float64(at.UnixNano()) / 1e9,
+						TxBits: 8 * per("mroce_tx_bytes_total"), RxBits: 8 * per("mroce_rx_bytes_total"),
+						TxPkts: per("mroce_tx_packets_total"), RxPkts: per("mroce_rx_packets_total"), Dropped: per("mroce_tx_dropped_total"),
+					}
+					for reason, v := range p.Drops {
+						r.Dropped += float64(v-was.Drops[reason]) / secs
+					}
+					rates = append(rates, r)
+				}
+			}
+		}
+		lastAt = at
+		if !first {
+			if err := e.printRates(c, rates); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-c.Context.Done():
+			return nil
+		case <-time.After(every):
+		}
+	}
+}
+
+func (e *env) printRates(c *cli.Context, rates []rate) error {
+	if c.Bool("json") {
+		for _, r := range rates {
+			if err := e.printJSON(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "NIC\tPLANE\tTX Gbit/s\tRX Gbit/s\tTX packets/s\tRX packets/s\tDROPPED/s\t")
+	for _, r := range rates {
+		fmt.Fprintf(w, "%s\t%d\t%.2f\t%.2f\t%.0f\t%.0f\t%.0f\t\n", r.NIC, r.Plane, r.TxBits/1e9, r.RxBits/1e9, r.TxPkts, r.RxPkts, r.Dropped)
+	}
+	fmt.Fprintln(w)
+	return w.Flush()
+}
+
+func (e *env) paths(c *cli.Context) error {
+	all, _, err := ask[api.Paths](c, "paths", nil)
+	if err != nil {
+		return err
+	}
+	if c.Bool("json") {
+		return e.printEach(all)
+	}
+	for _, p := range all {
+		for _, n := range p.NICs {
+			fmt.Fprintf(e.out, "%s\n", n.Name)
+			e.printTree("  ", n.Peers)
+		}
+	}
+	return nil
+}
+
+// printTree prints what the transport says of its paths: its fields are its own, and new ones show up by themselves.
+// A list of flat objects becomes a table.
+func (e *env) printTree(indent string, v any) {
+	switch x := v.(type) {
+	case []any:
+		if table(x) {
+			e.printTable(indent, x)
+			return
+		}
+		for _, item := range x {
+			e.printTree(indent, item)
+		}
+	case map[string]any:
+		var flat, deep []string
+		for k, val := range x {
+			switch val.(type) {
+			case []any, map[string]any:
+				deep = append(deep, k)
+			default:
+				flat = append(flat, k)
+			}
+		}
+		slices.Sort(flat)
+		slices.Sort(deep)
+		var words []string
+		for _, k := range flat {
+			words = append(words, k+" "+scalar(x[k]))
+		}
+		if len(words) > 0 {
+			fmt.Fprintf(e.out, "%s%s\n", indent, strings.Join(words, "  "))
+		}
+		for _, k := range deep {
+			fmt.Fprintf(e.out, "%s%s\n", indent, k)
+			e.printTree(indent+"  ", x[k])
+		}
+	case nil:
+		fmt.Fprintf(e.out, "%snone\n", indent)
+	default:
+		fmt.Fprintf(e.out, "%s%s\n", indent, scalar(x))
+	}
+}
+
+func scalar(v any) string {
+	switch x := v.(type) {
+	case float64:
+		return strconv.FormatFloat(x, 'f', -1, 64)
+	case string:
+		return x
+	}
+	return fmt.Sprint(v)
+}
+
+func table(list []any) bool {
+	for _, item := range list {
+		m, ok := item.(map[string]any)
+		if !ok {
+			return false
+		}
+		for _, v := range m {
+			switch v.(type) {
+			case []any, map[string]any:
+				return false
+			}
+		}
+	}
+	return len(list) > 0
+}
+
+func (e *env) printTable(indent string, list []any) {
+	cols := map[string]bool{}
+	for _, item := range list {
+		for k := range item.(map[string]any) {
+			cols[k] = true
+		}
+	}
+	var names []string
+	for k := range cols {
+		names = append(names, k)
+	}
+	// What the thing is comes first.
+	order := func(s string) int { return slices.Index([]string{"plane", "path", "state"}, s) }
+	slices.SortFunc(names, func(a, b string) int {
+		oa, ob := order(a), order(b)
+		switch {
+		case oa >= 0 && ob >= 0:
+			return oa - ob
+		case oa >= 0:
+			return -1
+		case ob >= 0:
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "%s%s\t\n", indent, strings.ToUpper(strings.Join(names, "\t")))
+	for _, item := range list {
+		var cells []string
+		for _, k := range names {
+			v, ok := item.(map[string]any)[k]
+			if !ok {
+				v = "-"
+			}
+			cells = append(cells, scalar(v))
+		}
+		fmt.Fprintf(w, "%s%s\t\n", indent, strings.Join(cells, "\t"))
+	}
+	w.Flush()
+}
+
+func (e *env) events(c *cli.Context) error {
+	ts, err := targets(c.String("nic"), c.String("lab"))
+	if err != nil {
+		return err
+	}
+	since := make([]uint64, len(ts))
+	for {
+		if err := e.newEvents(c, ts, since); err != nil {
+			return err
+		}
+		if !c.Bool("follow") {
+			return nil
+		}
+		select {
+		case <-c.Context.Done():
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func (e *env) newEvents(c *cli.Context, ts []*target, since []uint64) error {
+	var all []api.Event
+	for i, t := range ts {
+		var ev api.Events
+		if err := t.call("events", c.String("nic"), api.EventsArgs{Since: since[i]}, &ev); err != nil {
+			return err
+		}
+		if ev.Lost > 0 {
+			e.note("%d older events are forgotten", ev.Lost)
+		}
+		since[i] = ev.Next
+		all = append(all, ev.Events...)
+	}
+	slices.SortStableFunc(all, func(a, b api.Event) int { return int((a.Time - b.Time) * 1e6) })
+	for _, ev := range all {
+		if c.Bool("json") {
+			if err := e.printJSON(ev); err != nil {
+				return err
+			}
+			continue
+		}
+		at := time.Unix(0, int64(ev.Time*1e9)).Format("15:04:05.000")
+		line := fmt.Sprintf("%s %-8s %-16s plane %d", at, ev.NIC, ev.Kind, ev.Plane)
+		if strings.HasPrefix(ev.Kind, "path") {
+			line += fmt.Sprintf(" path %d", ev.Path)
+		}
+		if ev.Peer != "" {
+			line += " peer " + ev.Peer
+		}
+		fmt.Fprintln(e.out, line)
+	}
+	return nil
+}
+
+func (e *env) plane(c *cli.Context) error {
+	up, plane, err := planeArgs(c.Args().Slice())
+	if err != nil {
+		return err
+	}
+	ts, err := targets(c.String("nic"), c.String("lab"))
+	if err != nil {
+		return err
+	}
+	for _, t := range ts {
+		if err := t.call("plane", c.String("nic"), api.PlaneArgs{Plane: plane, Up: up}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// planeArgs reads "down 2" and "2 down": people mix them up, and nothing else can be meant.
+func planeArgs(args []string) (up bool, plane int, err error) {
+	if len(args) != 2 {
+		return false, 0, fail.Usagef("which plane, up or down? for example: plane down 2")
+	}
+	if args[1] == "up" || args[1] == "down" {
+		args[0], args[1] = args[1], args[0]
+	}
+	plane, err = strconv.Atoi(args[1])
+	if err != nil || plane < 0 || args[0] != "up" && args[0] != "down" {
+		return false, 0, fail.Usagef("%q is neither `up N` nor `down N`", strings.Join(args, " "))
+	}
+	return args[0] == "up", plane, nil
+}
+
+// wait sleeps, unless the command is stopped.
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,224 @@
+package cmd
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/nicemu/lab"
+	"github.com/metaroce/metaroce/nicemu/labfile"
+	"github.com/metaroce/metaroce/nicemu/serve"
+)
+
+func (e *env) upCommand() *cli.Command {
+	return &cli.Command{
+		Name: "up", Usage: "start a daemon with one NIC on this machine",
+		Description: example("nicemu up --addr 10.0.0.1/24", "nicemu run -- ibv_devinfo", "nicemu down") + "\n\n" +
+			"Two machines (192.0.2.1 and 192.0.2.2) over one plane; swap the addresses on the second:\n" +
+			"  nicemu up --addr 10.0.0.1/24 --wire udp:192.0.2.1:4791 --peer 10.0.0.2=192.0.2.2:4791\n" +
+			"Several planes: several --wire, and --peer 10.0.0.2=PLANE:ADDRESS:PORT for each.",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "nic", Usage: "its name, HOST/mrN or mrN; default: the host's name and mr0"},
+			&cli.StringSliceFlag{Name: "wire", Usage: "a plane's wire, in order: tap:NAME[?bridge=BR], udp:ADDRESS[:PORT], mem:"},
+			&cli.StringSliceFlag{Name: "addr", Usage: "address of the NIC with its prefix length; its GIDs, in order"},
+			&cli.StringSliceFlag{Name: "peer", Usage: "where a GID is reached on udp wires: GID=[PLANE:]ADDRESS[:PORT]"},
+			&cli.IntFlag{Name: "mtu", Usage: "MTU of the planes' Ethernet", Value: labfile.DefaultMTU},
+			&cli.StringFlag{Name: "socket", Usage: "path of the control socket"},
+			&cli.StringFlag{Name: "group", Usage: "let this group use the NIC too"},
+			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "leave the daemon running in the background (the default)"},
+			&cli.BoolFlag{Name: "foreground", Usage: "stay, show the log, end the NIC on Ctrl-C (for systemd)"},
+			jsonFlag(),
+		},
+		Action: e.up,
+	}
+}
+
+func (e *env) downCommand() *cli.Command {
+	return &cli.Command{
+		Name: "down", Usage: "end the daemon that `up` started", ArgsUsage: "[NAME]", Description: example("nicemu down"),
+		Flags:  []cli.Flag{&cli.BoolFlag{Name: "all", Usage: "every one of this user"}},
+		Action: e.down,
+	}
+}
+
+func (e *env) up(c *cli.Context) error {
+	if c.Args().Len() > 0 {
+		return fail.Usagef("up takes flags only; what is %q?", c.Args().First())
+	}
+	nic, err := upNIC(c)
+	if err != nil {
+		return err
+	}
+	if c.Bool("foreground") && c.Bool("detach") {
+		return fail.Usagef("--foreground and --detach exclude each other")
+	}
+	o := lab.NICOptions{
+		NIC: nic, Socket: c.String("socket"), Group: c.String("group"), Version: e.version,
+		Note: func(s string) { e.note("%s", s) },
+	}
+	s, err := lab.UpNIC(c.Context, o)
+	if err != nil {
+		return err
+	}
+	if c.Bool("json") {
+		if err := e.printJSON(labJSON(s)); err != nil {
+			return err
+		}
+	} else {
+		e.describeNIC(s, nic)
+	}
+	if !c.Bool("foreground") {
+		return nil
+	}
+	err = s.Follow(c.Context, e.err)
+	if e := s.Down(); err == nil {
+		err = e
+	}
+	return err
+}
+
+func (e *env) describeNIC(s *lab.State, n serve.NIC) {
+	var addrs, wires []string
+	for _, a := range n.Addrs {
+		addrs = append(addrs, a.String())
+	}
+	for _, w := range n.Planes {
+		wires = append(wires, w.URL)
+	}
+	fmt.Fprintf(e.out, "%s: %s, %d planes (%s), control socket %s\n", n.Name, strings.Join(addrs, " "), len(wires), strings.Join(wires, " "), s.Daemons[0].Socket)
+	fmt.Fprintf(e.out, "try: nicemu run -- ibv_devinfo\n")
+}
+
+func (e *env) down(c *cli.Context) error {
+	if c.Bool("all") {
+		all, err := lab.List(lab.KindNIC)
+		if err != nil {
+			return err
+		}
+		for _, s := range all {
+			if err := s.Down(); err != nil {
+				return err
+			}
+			e.note("%s is down", s.Name)
+		}
+		return nil
+	}
+	s, err := lab.Find(lab.KindNIC, strings.ReplaceAll(c.Args().First(), "/", "-"))
+	if err != nil {
+		return err
+	}
+	if err := s.Down(); err != nil {
+		return err
+	}
+	e.note("%s is down", s.Name)
+	return nil
+}
+
+// upNIC reads the flags of `up` into a NIC.
+func upNIC(c *cli.Context) (serve.NIC, error) {
+	n := serve.NIC{Name: c.String("nic")}
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "localhost"
+	}
+	host, _, _ = strings.Cut(host, ".")
+	switch {
+	case n.Name == "":
+		n.Name = host + "/mr0"
+	case !strings.Contains(n.Name, "/"):
+		n.Name = host + "/" + n.Name
+	}
+	_, n.Dev, _ = strings.Cut(n.Name, "/")
+	if n.Dev == "" || strings.ContainsAny(n.Dev, "/ ") {
+		return n, fail.Usagef("--nic %s: a NIC is HOST/mrN", n.Name)
+	}
+	if err := addressesOf(c, &n); err != nil {
+		return n, err
+	}
+	wires := c.StringSlice("wire")
+	if len(wires) == 0 {
+		wires = []string{"mem:"}
+	}
+	for _, w := range wires {
+		kind, _, _ := strings.Cut(w, ":")
+		switch kind {
+		case "tap", "udp", "mem":
+		default:
+			if near := labfile.Nearest(kind, []string{"tap", "udp", "mem"}); near != "" {
+				return n, fail.Usagef("--wire %s: unknown kind of wire; did you mean %s:?", w, near)
+			}
+			return n, fail.Usagef("--wire %s: a wire is tap:NAME, udp:ADDRESS[:PORT] or mem:", w)
+		}
+		n.Planes = append(n.Planes, serve.Wire{URL: w, MTU: c.Int("mtu")})
+	}
+	for _, p := range c.StringSlice("peer") {
+		if err := addPeer(&n, p); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+func addressesOf(c *cli.Context, n *serve.NIC) error {
+	list := c.StringSlice("addr")
+	if len(list) == 0 {
+		return fail.Usagef("which address? --addr 10.0.0.1/24 (it becomes the NIC's GID)")
+	}
+	for _, s := range list {
+		pre, err := netip.ParsePrefix(s)
+		if err != nil {
+			a, errA := netip.ParseAddr(s)
+			if errA != nil {
+				return fail.Usagef("--addr %s is not an address such as 10.0.0.1/24", s)
+			}
+			pre = netip.PrefixFrom(a, a.BitLen())
+		}
+		n.Addrs = append(n.Addrs, pre.Addr())
+	}
+	return nil
+}
+
+// addPeer reads GID=[PLANE:]ADDRESS[:PORT].
+func addPeer(n *serve.NIC, text string) error {
+	usage := func(why string) error {
+		return fail.Usagef("--peer %s: %s; want GID=[PLANE:]ADDRESS[:PORT] such as 10.0.0.2=0:192.0.2.2:4791", text, why)
+	}
+	g, where, ok := strings.Cut(text, "=")
+	gid, err := netip.ParseAddr(g)
+	if !ok || err != nil {
+		return usage("no GID in front")
+	}
+	plane := -1
+	if p, rest, ok := strings.Cut(where, ":"); ok && rest != "" {
+		if v, err := strconv.Atoi(p); err == nil {
+			plane, where = v, rest
+		}
+	}
+	at, err := netip.ParseAddrPort(where)
+	if err != nil {
+		a, errA := netip.ParseAddr(strings.Trim(where, "[]"))
+		if errA != nil {
+			return usage("no address")
+		}
+		at = netip.AddrPortFrom(a, 4791)
+	}
+	if plane < 0 {
+		if len(n.Planes) > 1 {
+			return usage("with several planes it must name one")
+		}
+		plane = 0
+	}
+	if plane >= len(n.Planes) {
+		return usage(fmt.Sprintf("there are planes 0 to %d", len(n.Planes)-1))
+	}
+	if !strings.HasPrefix(n.Planes[plane].URL, "udp:") {
+		return usage(fmt.Sprintf("plane %d is no udp wire", plane))
+	}
+	n.Planes[plane].Peers = append(n.Planes[plane].Peers, serve.Peer{GID: gid, At: at})
+	return nil
+}

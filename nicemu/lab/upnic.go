@@ -1,0 +1,101 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/nicemu/rundir"
+	"github.com/metaroce/metaroce/nicemu/serve"
+)
+
+// NICOptions are those of UpNIC.
+type NICOptions struct {
+	NIC     serve.NIC
+	Socket  string // "" = the usual place
+	Group   string
+	Version string
+	Note    func(string)
+}
+
+// UpNIC starts a daemon with a single NIC on this machine: a lab of one host without namespaces.
+func UpNIC(ctx context.Context, o NICOptions) (*State, error) {
+	base, err := rundir.Dir()
+	if err != nil {
+		return nil, err
+	}
+	name := strings.ReplaceAll(o.NIC.Name, "/", "-")
+	unlock, err := lock(base, name)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	dir := filepath.Join(base, name)
+	if err := makeRoom(dir, name, o.Note); err != nil {
+		return nil, err
+	}
+	host, dev, _ := strings.Cut(o.NIC.Name, "/")
+	if o.NIC.GUID == 0 {
+		machine, _ := os.ReadFile("/etc/machine-id")
+		o.NIC.GUID = guid(string(machine), host, dev)
+	}
+	socket := o.Socket
+	if socket == "" {
+		socket = filepath.Join(base, name+".sock")
+	}
+	s := &State{
+		Kind: KindNIC, Name: name, Created: time.Now().Round(time.Second), Isolation: IsolateNone, OOB: "machine", Transport: "metaroce",
+		Planes: len(o.NIC.Planes), dir: dir, Daemons: []Daemon{{Name: name, Socket: socket, Log: filepath.Join(dir, "daemon.log")}},
+	}
+	s.Wire, _, _ = strings.Cut(o.NIC.Planes[0].URL, ":")
+	nic := NIC{Name: dev, GUID: o.NIC.GUID}
+	for _, a := range o.NIC.Addrs {
+		nic.Addrs = append(nic.Addrs, netip.PrefixFrom(a, a.BitLen()))
+	}
+	s.Hosts = []Host{{Name: host, NICs: []NIC{nic}}}
+	cfg := &serve.Config{
+		Name: name, Socket: socket, Group: o.Group, Transport: s.Transport, Version: o.Version, Seed: uint64(time.Now().UnixNano()),
+		Spool: filepath.Join(dir, "spool"), NICs: []serve.NIC{o.NIC},
+	}
+	if err := os.MkdirAll(cfg.Spool, 0o700); err != nil {
+		return nil, err
+	}
+	if err := s.startDaemon(ctx, 0, cfg, nil); err != nil {
+		if e := s.down(); e != nil {
+			return nil, fmt.Errorf("%w; and: %w", err, e)
+		}
+		return nil, err
+	}
+	s.Ready = true
+	return s, s.save()
+}
+
+// Follow shows the daemon's log until ctx ends or the daemon does.
+func (s *State) Follow(ctx context.Context, to io.Writer) error {
+	d := s.Daemons[0]
+	f, err := os.Open(d.Log)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		if _, err := io.Copy(to, f); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+		if !d.Process.Alive() {
+			_, _ = io.Copy(to, f)
+			return fail.Failf("the daemon ended by itself")
+		}
+	}
+}

@@ -1,0 +1,71 @@
+// Package serve is the daemon of nicemu: it builds wires, wrappers and NICs from a configuration and runs them.
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/metaroce/metaroce/nicemu/labfile"
+)
+
+// Config is what a daemon is started with; `lab up` and `up` write it to a file.
+type Config struct {
+	Name      string           `json:"name"` // of the lab or NIC, for people
+	Socket    string           `json:"socket"`
+	Group     string           `json:"group,omitempty"` // group that may use the socket besides the user
+	Transport string           `json:"transport"`
+	Version   string           `json:"version"`
+	Seed      uint64           `json:"seed"`
+	Spool     string           `json:"spool"` // directory for captures on their way to the user
+	NICs      []NIC            `json:"nics"`
+	Impair    []labfile.Impair `json:"impair,omitempty"`
+}
+
+// NIC is one emulated NIC.
+type NIC struct {
+	Name     string       `json:"name"` // a/mr0
+	Dev      string       `json:"dev"`  // mr0
+	GUID     uint64       `json:"guid"`
+	Addrs    []netip.Addr `json:"addrs"`
+	Planes   []Wire       `json:"planes"`
+	HostPort *Wire        `json:"host_port,omitempty"`
+}
+
+// Wire is one plane's port, or the host port.
+type Wire struct {
+	URL   string   `json:"url"`
+	FD    int      `json:"fd,omitempty"` // a descriptor we were started with; 0 = none
+	MTU   int      `json:"mtu"`
+	Peers []Peer   `json:"peers,omitempty"` // udp: who lives where
+	Words []string `json:"words,omitempty"` // the plane's own rate, delay, queue, ecn
+}
+
+// Peer says where a GID is found on a udp plane.
+type Peer struct {
+	GID netip.Addr     `json:"gid"`
+	At  netip.AddrPort `json:"at"`
+}
+
+// Write stores the configuration for the daemon to read.
+func (c *Config) Write(path string) error {
+	text, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o600)
+}
+
+// Read loads a configuration.
+func Read(path string) (*Config, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	c := &Config{}
+	if err := json.Unmarshal(text, c); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}

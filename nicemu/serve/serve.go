@@ -1,0 +1,268 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metaroce/metaroce/daemon"
+	"github.com/metaroce/metaroce/daemon/capture"
+	"github.com/metaroce/metaroce/daemon/impair"
+	"github.com/metaroce/metaroce/device"
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/nicemu/wire/mem"
+	"github.com/metaroce/metaroce/nicemu/wire/udp"
+)
+
+// plane is one wire of one NIC with its wrappers: the NIC sees capture, then impairment, then the wire.
+type plane struct {
+	nic     string
+	host    string
+	index   int
+	base    impair.Spec // of the plane itself: rate, delay, queue, ecn
+	impair  *impair.Port
+	capture *capture.Port
+	timed   map[int]bool // indices of timed impairments that act now
+	manual  []string     // words set by command since the start
+}
+
+// server is what the management commands of this package work on.
+type server struct {
+	cfg      *Config
+	log      *slog.Logger
+	planes   []*plane
+	captures map[string]*running // loop only
+
+	capturing atomic.Int32 // how many captures run
+}
+
+// Run is the daemon: it serves the configuration at path until it is told to end.
+func Run(ctx context.Context, path string) error {
+	signal.Ignore(unix.SIGHUP)
+	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT)
+	defer stop()
+	cfg, err := Read(path)
+	if err != nil {
+		return fail.Failf("cannot read the daemon's configuration: %w", err)
+	}
+	if cfg.Transport != "metaroce" && cfg.Transport != "auto" {
+		return fail.Failf("transport: %s is not built in yet; use metaroce", cfg.Transport)
+	}
+	s := &server{cfg: cfg, log: slog.New(slog.NewTextHandler(os.Stderr, nil)), captures: map[string]*running{}}
+	nics, err := s.build()
+	if err != nil {
+		return err
+	}
+	autogroup()
+	go s.schedule(ctx)
+	go s.sweep(ctx)
+	return daemon.Run(ctx, daemon.Config{
+		Socket: cfg.Socket, Group: cfg.Group, NICs: nics, Version: cfg.Version, Log: s.log, Mgmt: s.commands(),
+	})
+}
+
+// autogroup asks for the loop's share of the cores where that is allowed: in a session of its own (made by who
+// started us) the daemon otherwise waits behind programs that spin.
+func autogroup() { _ = os.WriteFile("/proc/self/autogroup", []byte("-10"), 0) }
+
+// build makes wires, wrappers and NIC configurations.
+func (s *server) build() ([]device.Config, error) {
+	fabric := mem.NewFabric()
+	var nics []device.Config
+	for i := range s.cfg.NICs {
+		n := &s.cfg.NICs[i]
+		host, _, _ := strings.Cut(n.Name, "/")
+		nc := device.Config{
+			Name: n.Name, Dev: n.Dev, GUID: n.GUID, Addrs: n.Addrs, Seed: s.cfg.Seed + uint64(i)*0x9e3779b97f4a7c15, Version: s.cfg.Version,
+		}
+		for index, w := range n.Planes {
+			port, err := openWire(fabric, n, index, w)
+			if err != nil {
+				return nil, fmt.Errorf("%s, plane %d: %w", n.Name, index, err)
+			}
+			port.SetAddrs(n.Addrs)
+			base, err := impair.Parse(w.Words)
+			if err != nil {
+				return nil, err
+			}
+			p := &plane{nic: n.Name, host: host, index: index, base: base, timed: map[int]bool{}}
+			p.impair = impair.Wrap(port, s.cfg.Seed^seedOf(fmt.Sprintf("%s.%d", n.Name, index)))
+			p.capture = capture.Wrap(p.impair, fmt.Sprintf("%s plane %d", n.Name, index))
+			s.planes = append(s.planes, p)
+			nc.Ports = append(nc.Ports, p.capture)
+			if err := s.apply(p); err != nil {
+				return nil, err
+			}
+		}
+		if n.HostPort != nil {
+			hp, err := openHostPort(*n.HostPort)
+			if err != nil {
+				return nil, fmt.Errorf("%s, host port: %w", n.Name, err)
+			}
+			nc.HostPort = hp
+		}
+		nics = append(nics, nc)
+	}
+	return nics, nil
+}
+
+// seedOf tells ports of the same lab apart.
+func seedOf(name string) uint64 {
+	h := uint64(14695981039346656037)
+	for _, c := range []byte(name) {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	return h
+}
+
+// packetMax is the largest BTH … ICRC in an Ethernet link of an MTU; IPv6 takes 20 bytes more.
+func packetMax(mtu int, addrs []netip.Addr) int {
+	if mtu == 0 {
+		return 0
+	}
+	for _, a := range addrs {
+		if a.Unmap().Is6() {
+			return mtu - 48
+		}
+	}
+	return mtu - 28
+}
+
+func openWire(fabric *mem.Fabric, n *NIC, index int, w Wire) (device.Port, error) {
+	kind, rest, _ := strings.Cut(w.URL, ":")
+	size := packetMax(w.MTU, n.Addrs)
+	switch kind {
+	case "mem":
+		return fabric.Port(index, n.Name, mem.Options{PacketMax: size}), nil
+	case "udp":
+		at, err := udp.ParseURL(w.URL)
+		if err != nil {
+			return nil, fail.Usagef("%v", err)
+		}
+		p, err := udp.Open(at, udp.Options{PacketMax: size})
+		if err != nil {
+			return nil, fail.Failf("%v", err)
+		}
+		return p, setPeers(p, n, w)
+	case "tap":
+		return openTAP(rest, size, w)
+	}
+	return nil, fail.Usagef("%s: a wire is tap:NAME, udp:ADDRESS[:PORT] or mem:", w.URL)
+}
+
+// setPeers fills the wire's table: all addresses of one place together.
+func setPeers(p *udp.Port, n *NIC, w Wire) error {
+	at := map[netip.AddrPort][]netip.Addr{}
+	var order []netip.AddrPort
+	for _, peer := range w.Peers {
+		if peer.At == p.LocalAddr() {
+			continue // ourselves
+		}
+		if at[peer.At] == nil {
+			order = append(order, peer.At)
+		}
+		at[peer.At] = append(at[peer.At], peer.GID)
+	}
+	for _, where := range order {
+		if err := p.SetPeer(where, at[where]...); err != nil {
+			return fmt.Errorf("peer %v of %s: %w", where, n.Name, err)
+		}
+	}
+	return nil
+}
+
+// now is the loop's clock: CLOCK_MONOTONIC in nanoseconds.
+func now() mono.Time {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // cannot fail with this clock
+	}
+	return mono.Time(ts.Nano())
+}
+
+// apply sets what a plane suffers now: its own properties, then the lab's impairments in their order, then what was
+// set by command.
+func (s *server) apply(p *plane) error {
+	spec := p.base
+	for i, im := range s.cfg.Impair {
+		if !covers(im.Planes, p.index) || !coversName(im.Hosts, p.host) || im.Timed() && !p.timed[i] {
+			continue
+		}
+		var err error
+		if spec, err = spec.Parse(im.Words); err != nil {
+			return err
+		}
+	}
+	spec, err := spec.Parse(p.manual)
+	if err != nil {
+		return err
+	}
+	return p.impair.Set(now(), spec)
+}
+
+func covers(list []int, v int) bool {
+	for _, x := range list {
+		if x == v {
+			return true
+		}
+	}
+	return len(list) == 0
+}
+
+func coversName(list []string, v string) bool {
+	for _, x := range list {
+		if x == v {
+			return true
+		}
+	}
+	return len(list) == 0
+}
+
+// schedule starts and ends the timed impairments of the lab, by the daemon's own command, so that they too are made on
+// the loop.
+func (s *server) schedule(ctx context.Context) {
+	type step struct {
+		at    time.Duration
+		index int
+		on    bool
+	}
+	var steps []step
+	for i, im := range s.cfg.Impair {
+		if !im.Timed() {
+			continue
+		}
+		steps = append(steps, step{im.At, i, true})
+		if im.For > 0 {
+			steps = append(steps, step{im.At + im.For, i, false})
+		}
+	}
+	begin := time.Now()
+	for len(steps) > 0 {
+		first := 0
+		for i := range steps {
+			if steps[i].at < steps[first].at {
+				first = i
+			}
+		}
+		st := steps[first]
+		steps = append(steps[:first], steps[first+1:]...)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Until(begin.Add(st.at))):
+		}
+		if err := s.callSelf(ctx, "impair-timed", timedArgs{Index: st.index, On: st.on}); err != nil && !errors.Is(err, context.Canceled) {
+			s.log.Error("timed impairment", "err", err)
+		}
+	}
+}
