@@ -134,14 +134,14 @@ func LookPath(name string) (string, error) {
 	if errors.Is(err, os.ErrPermission) {
 		e = fail.New(126, "%q may not be run: %w", name, err)
 	}
-	if hint := packageOf(name); hint != "" && e.Code == 127 {
+	if hint := PackageOf(name); hint != "" && e.Code == 127 {
 		e.Msg += "; install it: apt-get install " + hint
 	}
 	return "", e
 }
 
-// packageOf names the Debian package of programs that people run first.
-func packageOf(name string) string {
+// PackageOf names the Debian package of programs that people run first.
+func PackageOf(name string) string {
 	switch {
 	case strings.HasPrefix(name, "ib_") && (strings.HasSuffix(name, "_bw") || strings.HasSuffix(name, "_lat")):
 		return "perftest"

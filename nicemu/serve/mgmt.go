@@ -16,8 +16,8 @@ import (
 // commands are the management commands of nicemu beside those of every daemon. They run on the loop.
 func (s *server) commands() map[string]daemon.MgmtFunc {
 	return map[string]daemon.MgmtFunc{
-		"impair":       s.cmdImpair,
-		"impair-timed": s.cmdTimed,
+		"impair":        s.cmdImpair,
+		"impair-timed":  s.cmdTimed,
 		"capture":       s.cmdCapture,
 		"capture-poll":  s.cmdCapturePoll,
 		"capture-sweep": s.cmdSweep,

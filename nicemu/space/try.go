@@ -1,6 +1,7 @@
 package space
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,6 +27,10 @@ func Try(rootless bool, flags uintptr) error {
 		IntoUserNS(c.SysProcAttr)
 	}
 	if err := c.Run(); err != nil {
+		var pe *os.PathError
+		if errors.As(err, &pe) {
+			err = pe.Err // that it was fork and exec of what is no news to a user
+		}
 		return fmt.Errorf("%s refused: %w", flagNames(rootless, flags), err)
 	}
 	return nil
