@@ -52,7 +52,10 @@ type queue struct {
 	hasRng bool
 }
 
-const qpTypeRC = 2
+const (
+	qpTypeRC  = 2
+	maxStride = 1024 // of a slot: a descriptor with MaxSGE pieces fits, and grows once more
+)
 
 // CreateQP makes a QP in RESET.
 func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
@@ -71,10 +74,10 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 		maxInline: r.MaxInline, maxSendSGE: int(r.MaxSendSGE), maxRecvSGE: int(r.MaxRecvSGE),
 		sgeBuf: make([]hostq.SGE, hostq.MaxSGE)}
 	q.sq, q.rq = queue{qp: q, bell: r.SQDoorbell}, queue{qp: q, bell: r.RQDoorbell, recv: true}
-	if err := q.sq.place(c, r.SQRing, r.SQEntries, r.SQStride, max(hostq.MaxSGE*16, hostq.MaxInline)+64); err != nil {
+	if err := q.sq.place(c, r.SQRing, r.SQEntries, r.SQStride); err != nil {
 		return nil, err
 	}
-	if err := q.rq.place(c, r.RQRing, r.RQEntries, r.RQStride, hostq.MaxSGE*16+64); err != nil {
+	if err := q.rq.place(c, r.RQRing, r.RQEntries, r.RQStride); err != nil {
 		return nil, err
 	}
 	if q.sq.hasRng && q.rq.hasRng && q.sq.bell == q.rq.bell {
@@ -95,11 +98,11 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 }
 
 // place checks where a work queue is. No entries: no queue.
-func (w *queue) place(c *Context, off uint64, entries, stride, strideMax uint32) error {
+func (w *queue) place(c *Context, off uint64, entries, stride uint32) error {
 	if entries == 0 {
 		return nil
 	}
-	if stride < 64 || stride%64 != 0 || stride > strideMax || w.bell >= hostq.MaxDoorbells || c.bound(w.bell) {
+	if stride < 64 || stride%64 != 0 || stride > maxStride || w.bell >= hostq.MaxDoorbells || c.bound(w.bell) {
 		return syscall.EINVAL
 	}
 	ring, err := c.mem.Ring(off, entries, stride, maxQPWR)

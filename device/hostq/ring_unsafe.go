@@ -62,3 +62,6 @@ func NewTestMem(size int) *Mem {
 	}
 	return m
 }
+
+// Bytes is the memory itself, for tests that play the program. The daemon reads it only through a Ring.
+func (m *Mem) Bytes() []byte { return m.b }

@@ -1,0 +1,107 @@
+package device_test
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/metaroce/metaroce/device"
+	"github.com/metaroce/metaroce/device/hostq"
+	"github.com/metaroce/metaroce/device/hostq/hostqtest"
+	"github.com/metaroce/metaroce/internal/rng"
+)
+
+// hostile plays a program that writes anything anywhere into its own memory, doorbells included, while an innocent
+// pair works beside it on the same NICs.
+func hostile(t testing.TB, data []byte) {
+	w := newWorld(t, len(data)%2 == 0)
+	a, b, qa, qb := w.pair(t)
+	evil := newProg(t, w.nics[0])
+	q := evil.qp()
+	other := newProg(t, w.nics[1]) // the accomplice at the other end
+	oq := other.qp()
+	evil.up(q, b.nic.Addrs()[0], oq.QPN())
+	other.up(oq, a.nic.Addrs()[0], q.QPN())
+	le := binary.LittleEndian
+	mem := evil.Mem.Bytes()
+	for i := range 16 {
+		oq.RQ.PutRecv(uint64(i), other.sge(0, 100))
+	}
+	oq.RQ.Ring()
+	for len(data) >= 4 {
+		op, n := data[0], min(int(data[1]), len(data)-4)
+		where := int(le.Uint16(data[2:]))
+		payload := data[4 : 4+n]
+		data = data[4+n:]
+		queue := []*hostqtest.Queue{q.SQ, q.RQ, evil.CQ}[op%3]
+		switch op >> 4 {
+		case 0: // a whole descriptor
+			copy(queue.Slot(uint32(where)), payload)
+			queue.Prod++
+			queue.Ring()
+		case 1: // ring with a wild index
+			queue.Prod = uint32(where) << (op & 15)
+			queue.Ring()
+			queue.Prod = queue.Hdr.Cons
+		case 2: // header bytes
+			copy(mem[queue.Off+uint64(where%hostq.RingHdr):], payload)
+		case 3: // doorbells
+			copy(mem[where%hostq.CtxPageBytes:], payload)
+		case 4: // a plausible work request with wild fields
+			e := hostq.SQE{WRID: 1, Opcode: byte(where), Flags: uint16(where), RKey: other.mr.Key(), RemoteAddr: ramBase}
+			copy(e.U[:], payload)
+			e.InlineLen = uint32(where) << (op & 15)
+			q.SQ.PutSend(e, payload, evil.sge(uint32(where), uint32(n)), hostq.SGE{Addr: uint64(where) << 48, Length: ^uint32(0), LKey: evil.mr.Key()})
+			q.SQ.Ring()
+		case 5:
+			evil.ctx.ResizeCQ(&hostq.CreateCQ{Handle: evil.cq, Entries: uint32(where), Ring: evil.CQ.Off})
+		default:
+			w.step(1 + int(op&7))
+		}
+	}
+	w.step(20)
+	qb.RQ.PutRecv(1, b.sge(0, 64))
+	qb.RQ.Ring()
+	qa.SQ.PutSend(hostq.SQE{WRID: 2, Opcode: hostq.WRSend, Flags: hostq.SendSignaled}, nil, a.sge(0, 8))
+	qa.SQ.Ring()
+	if b.ctx.Dead || a.ctx.Dead {
+		t.Fatal("an innocent context died")
+	}
+	w.want(b, 1, 0)
+	for _, p := range []*prog{a, b, evil, other} {
+		p.ctx.Close(w.now)
+	}
+	for _, n := range w.nics {
+		if n.C.Live != (device.Live{}) {
+			t.Fatalf("left over: %+v", n.C.Live)
+		}
+	}
+}
+
+// FuzzQueues: nothing that a program writes into its shared memory harms the NIC or others.
+func FuzzQueues(f *testing.F) {
+	f.Add([]byte{0x40, 8, 2, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0x60, 0, 0, 0})
+	f.Add([]byte{0x10, 0, 0xff, 0xff, 0x11, 0, 0xff, 0xff, 0x60, 0, 0, 0})
+	f.Add([]byte{0x32, 16, 0, 2, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 0x60, 0, 0, 0})
+	f.Add([]byte{0x22, 4, 64, 0, 0, 0, 0, 1, 0x40, 1, 0, 0, 9, 0x60, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > 4096 {
+			return
+		}
+		hostile(t, data)
+	})
+}
+
+// TestHostile runs the fuzzer's body over seeded noise.
+func TestHostile(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rng.New(seed, "hostile")
+		data := make([]byte, 200+r.IntN(1500))
+		for i := range data {
+			data[i] = byte(r.Uint32())
+			if i%2 == 1 && r.Chance(0.5) { // keep lengths short, so that there are many operations
+				data[i] &= 31
+			}
+		}
+		hostile(t, data)
+	}
+}
