@@ -1,0 +1,43 @@
+package wire
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/metaroce/metaroce/nicemu/wire/mem"
+)
+
+func TestOpen(t *testing.T) {
+	f := mem.NewFabric()
+	for url, kind := range map[string]string{"mem:": "mem", "udp:127.0.0.1:0": "udp", "udp:[::1]:0": "udp"} {
+		p, err := Open(url, Options{NIC: "a/mr0", Fabric: f, MTU: 4300})
+		if err != nil {
+			t.Errorf("%s: %v", url, err)
+			continue
+		}
+		if c := p.Caps(); c.Kind != kind || c.PacketMax != 4300-48 || !c.EthernetOK {
+			t.Errorf("%s: %+v", url, c)
+		}
+		p.Close()
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for url, want := range map[string]string{
+		"eth0":                   "want tap:NAME, udp:ADDR[:PORT] or mem:",
+		"tcp:1.2.3.4":            `unknown wire "tcp"`,
+		"mem:":                   "no fabric",
+		"mem:x":                  "takes no name",
+		"udp:host":               "is not udp:ADDR",
+		"udp:192.0.2.77":         "no address 192.0.2.77",
+		"tap:":                   "no name of an interface",
+		"tap:waytoolongforaname": "no name of an interface",
+		"tap:t?bridg=b":          `unknown key "bridg"`,
+		"tap:t?mtu=x":            "mtu=x is not a number",
+		"dpdk:0":                 "mroce-dpdk",
+	} {
+		if p, err := Open(url, Options{}); err == nil || p != nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v %v, want %q", url, p, err, want)
+		}
+	}
+}
