@@ -85,7 +85,7 @@ func (c *client) handle(b []byte, fds []int) bool {
 // answer does one request. False: whatever this is, it does not speak our protocol.
 func (c *client) answer(b []byte, fds []int) (a answer, ok bool) {
 	var h hostq.Hdr
-	if len(b) < hostq.Size[hostq.Hdr]() || !hostq.Decode(b[:hostq.Size[hostq.Hdr]()], &h) || int64(h.Len) != int64(len(b)) {
+	if len(b) < hostq.Size[hostq.Hdr]() || len(b) > hostq.MsgBytes || !hostq.Decode(b[:hostq.Size[hostq.Hdr]()], &h) || int64(h.Len) != int64(len(b)) {
 		return a, false
 	}
 	a.err = unix.EOPNOTSUPP

@@ -57,6 +57,7 @@ type Daemon struct {
 
 	asleep   atomic.Uint32 // the loop sleeps or is about to; seq_cst with queue, as in mr_abi.h
 	stop     atomic.Bool
+	stopOnce sync.Once
 	wg       sync.WaitGroup
 	loopDone chan struct{}
 	loop     loopState
@@ -163,7 +164,9 @@ func groupID(g string) (int, error) {
 }
 
 // Stop ends the daemon: programs see their contexts go. It returns when nothing of it runs any more.
-func (d *Daemon) Stop() {
+func (d *Daemon) Stop() { d.stopOnce.Do(d.shutdown) }
+
+func (d *Daemon) shutdown() {
 	d.lis.Close()
 	d.mu.Lock()
 	conns := make([]*client, 0, len(d.clients))
