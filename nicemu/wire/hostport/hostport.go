@@ -68,7 +68,7 @@ func newPort(d *tap.Device, o Options) (*Port, error) {
 		p.mac, err = d.MAC()
 	}
 	if err != nil {
-		d.Close()
+		_ = d.Close() // the error that led here says more
 		return nil, fmt.Errorf("host port: %w", err)
 	}
 	return p, nil
@@ -96,9 +96,9 @@ func (p *Port) RxBurst(now mono.Time, ps []pkt.Packet) int {
 		case errno != 0:
 			p.rxErrors++
 			return n
-		case len(f) < 14:
+		case len(f) < 14: // the kernel sends none
 			p.short++
-			continue
+			return n
 		}
 		ps[n] = pkt.Packet{Kind: pkt.Ethernet, Data: f, Time: now}
 		n++

@@ -80,7 +80,7 @@ func OpenDevice(name string, o DeviceOptions) (*Device, error) {
 		return nil, err
 	}
 	if err := d.setUp(o, made); err != nil {
-		d.Close()
+		_ = d.Close() // the error that led here says more
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return d, nil

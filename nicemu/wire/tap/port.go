@@ -84,7 +84,7 @@ func Open(name string, o Options) (*Port, error) {
 	}
 	if o.MTU == 0 {
 		if o.MTU, err = d.MTU(); err != nil {
-			d.Close()
+			_ = d.Close() // the error that led here says more
 			return nil, fmt.Errorf("tap:%s: %w", name, err)
 		}
 	}
@@ -108,7 +108,7 @@ func newPort(d *Device, o Options) (*Port, error) {
 		o.PacketMax = o.MTU - ipv6Len - udpLen
 	}
 	if o.MTU < mtuMin || o.MTU > mtuMax || o.PacketMax < 1 || o.PacketMax > o.MTU-ipv4Len-udpLen {
-		d.Close()
+		_ = d.Close() // the error that led here says more
 		return nil, fmt.Errorf("tap:%s: MTU %d with packets of %d bytes", d.Name(), o.MTU, o.PacketMax)
 	}
 	if o.MAC == (mac{}) {

@@ -9,8 +9,12 @@ import (
 	"github.com/metaroce/metaroce/internal/pkt"
 )
 
-// arenaLen holds a burst of long frames and a super-packet; a read happens only when there is place for the longest.
-const arenaLen = 512 << 10
+const (
+	// arenaLen holds a burst of long frames and a super-packet; a read happens only when there is place for the longest.
+	arenaLen = 512 << 10
+	// readsMax bounds a call when nothing that comes is for us.
+	readsMax = 4 * pkt.Burst
+)
 
 // rxState is where frames are read to. Packets handed out lie there until the next RxBurst.
 type rxState struct {
@@ -37,7 +41,7 @@ func (p *Port) RxBurst(now mono.Time, ps []pkt.Packet) int {
 		r.off = 0
 	}
 	filled := 0
-	for filled < len(ps) {
+	for reads := 0; filled < len(ps) && reads < readsMax; {
 		if r.pending() {
 			p.nextSegment(&ps[filled])
 			filled++
@@ -47,6 +51,7 @@ func (p *Port) RxBurst(now mono.Time, ps []pkt.Packet) int {
 		if !ok {
 			break
 		}
+		reads++
 		if p.handle(now, f, v, &ps[filled]) {
 			filled++
 		}

@@ -15,6 +15,7 @@ const (
 	rxMessages = 64      // datagrams a recvmmsg
 	rxTrains   = 8       // the same when they are trains: they fill the caches otherwise
 	rxBuffer   = 1 << 16 // a whole train
+	rxReads    = 4       // in one call, when nothing that comes is of use
 	ctrlSpace  = 64
 )
 
@@ -55,23 +56,25 @@ func (p *Port) RxBurst(now mono.Time, ps []pkt.Packet) int {
 	r := &p.rx
 	r.now = now
 	p.sendHeld()
-	if !r.pending() && (p.closed || !p.receive()) {
-		return 0
-	}
 	filled := 0
-	for filled < len(ps) && r.pending() {
-		if r.off == 0 {
-			p.open1(r.next)
+	for reads := 0; filled < len(ps); {
+		if !r.pending() {
+			// What was handed out lies in the buffers that a new read would fill.
+			if filled > 0 || p.closed || reads == rxReads || !p.receive() {
+				break
+			}
+			reads++
 		}
-		length := int(r.msgs[r.next].len)
-		if r.skip || r.off >= length {
+		if r.off == 0 {
+			p.begin(r.next)
+		}
+		i, length := r.next, int(r.msgs[r.next].len)
+		data := r.data(i)[r.off:min(r.off+r.segment, length)]
+		if r.off += len(data); r.off >= length || r.skip {
 			r.next++
 			r.off = 0
-			continue
 		}
-		data := r.data(r.next)[r.off:min(r.off+r.segment, length)]
-		r.off += len(data)
-		if p.accept(&ps[filled], data) {
+		if !r.skip && p.accept(&ps[filled], data, i) {
 			ps[filled].Time = now
 			filled++
 		}
@@ -106,8 +109,8 @@ func (p *Port) receive() bool {
 
 func (r *rxState) data(i int) []byte { return bytesOf(r.iovs[i].Base, rxBuffer) }
 
-// open1 looks at message i: from whom, TOS, length of its segments.
-func (p *Port) open1(i int) {
+// begin looks at message i: from whom, TOS, length of its segments.
+func (p *Port) begin(i int) {
 	r := &p.rx
 	h := &r.msgs[i].hdr
 	r.segment = int(r.msgs[i].len)
@@ -159,15 +162,15 @@ func (p *Port) ownAddr(src netip.Addr) netip.Addr {
 	return p.local.Addr()
 }
 
-// accept makes a packet of one segment.
-func (p *Port) accept(q *pkt.Packet, data []byte) bool {
+// accept makes a packet of one segment of message i.
+func (p *Port) accept(q *pkt.Packet, data []byte, i int) bool {
 	*q = p.rx.head
 	switch {
 	case len(data) > p.caps.PacketMax:
 		p.drops[dropTooLong]++
 		return false
 	case len(data) >= wire.BTHLen && data[0] == byte(wire.OpEthernet):
-		if q.Data = p.untunnel(data); q.Data == nil {
+		if q.Data = p.untunnel(data, i); q.Data == nil {
 			p.drops[dropTunnel]++
 			return false
 		}

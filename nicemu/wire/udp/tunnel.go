@@ -86,8 +86,9 @@ func (p *Port) sendTunnel(to *rawAddr, n int) {
 	p.stats.TxBytes += uint64(n + tunnelHead + wire.ICRCLen)
 }
 
-// untunnel returns the frame in a packet of opcode 0xD8, nil when there is none, and learns where its sender is.
-func (p *Port) untunnel(data []byte) []byte {
+// untunnel returns the frame in a packet of opcode 0xD8, nil when there is none, and learns from message i
+// where its sender is.
+func (p *Port) untunnel(data []byte, i int) []byte {
 	var h wire.Header
 	f, d := wire.Decode(data, &h)
 	if d != wire.Accepted || len(f) < 14 {
@@ -95,7 +96,7 @@ func (p *Port) untunnel(data []byte) []byte {
 	}
 	src := [6]byte(f[6:12])
 	if old, there := p.peers.macs[src]; src[0]&1 == 0 && (there || len(p.peers.macs) < macsMax) {
-		at := p.rx.names[p.rx.next]
+		at := p.rx.names[i]
 		at.setPort(h.Path)
 		if at != old {
 			p.peers.macs[src] = at

@@ -108,7 +108,7 @@ func ParseURL(url string) (netip.AddrPort, error) {
 func Open(addr netip.AddrPort, o Options) (*Port, error) {
 	p := &Port{v6: addr.Addr().Is6(), rxFD: -1, local: addr, trains: !o.NoTrains}
 	if err := p.open(o); err != nil {
-		p.Close()
+		_ = p.Close() // the error that led here says more
 		return nil, fmt.Errorf("udp:%v: %w", addr, err)
 	}
 	return p, nil

@@ -379,6 +379,28 @@ func BenchmarkWire(bm *testing.B) {
 	}
 }
 
+// Everything that waits is read, burst after burst without an empty one between.
+func TestBacklog(t *testing.T) {
+	for i, o := range []Options{{}, {NoTrains: true}} {
+		a, b := pair(t, 23200+200*i, o)
+		var out [pkt.Burst]pkt.Packet
+		for i := range out {
+			out[i] = packet(uint32(i), 100, a4, b4)
+		}
+		for range 10 {
+			a.TxBurst(0, out[:])
+		}
+		got := 0
+		var in [pkt.Burst - 1]pkt.Packet
+		for k := b.RxBurst(0, in[:]); k > 0; k = b.RxBurst(0, in[:]) {
+			got += k
+		}
+		if got != 640 {
+			t.Errorf("%+v: %d packets in one go, %v", o, got, b.Stats())
+		}
+	}
+}
+
 // A device that cannot segment: trains end, and nothing is lost.
 func TestNoSegmentation(t *testing.T) {
 	a, b := pair(t, 23000, Options{})
