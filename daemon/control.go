@@ -167,6 +167,9 @@ func (c *client) reach() bool {
 		return false
 	}
 	c.space = space
+	if space.why != nil {
+		c.d.log.Warn("reaching a program through /proc/PID/mem: slower, and read-only memory of it is not honoured", "program", c.program, "pid", c.pid, "process_vm", space.why)
+	}
 	return true
 }
 
@@ -267,7 +270,7 @@ func (c *client) open(n *device.NIC) (a answer) {
 			c.watched = true
 			c.d.loop.fds[int32(c.pidfd)] = c
 		}
-		c.ctx = n.OpenContext(device.ContextConfig{Mem: view, Space: c.space, Notifier: c, Program: c.program, PID: c.pid})
+		c.ctx = n.OpenContext(device.ContextConfig{Mem: view, Space: c.space, Notifier: c, Program: c.program, PID: c.pid, DMA: dmaName(c.space.mode)})
 		r.Ctx = c.ctx.ID()
 		n.Attr(&r.Attr)
 	})
@@ -277,6 +280,16 @@ func (c *client) open(n *device.NIC) (a answer) {
 	}
 	c.opened = true
 	return answer{msg: hostq.Bytes(&r), fds: []int{theirBell, theirs}}
+}
+
+func dmaName(mode uint32) string {
+	switch mode {
+	case hostq.DMAProcessVM:
+		return "process_vm"
+	case hostq.DMAProcMem:
+		return "proc_mem"
+	}
+	return "none"
 }
 
 // eventPair makes a socket pair for records; ours never blocks.

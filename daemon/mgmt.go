@@ -169,7 +169,7 @@ func nicStatus(n *device.NIC) api.NICStatus {
 	l := n.C.Live
 	s.Objects = api.Objects{Contexts: n.Contexts(), PDs: l.PDs, MRs: l.MRs, CQs: l.CQs, QPs: l.QPs, Channels: l.Channels}
 	for _, c := range n.ContextInfos() {
-		s.Contexts = append(s.Contexts, api.Context{ID: c.ID, Program: c.Program, PID: c.PID, Fault: c.DeadCause,
+		s.Contexts = append(s.Contexts, api.Context{ID: c.ID, Program: c.Program, PID: c.PID, DMA: c.DMA, Fault: c.DeadCause,
 			Objects: api.Objects{Contexts: 1, PDs: c.PDs, MRs: c.MRs, CQs: c.CQs, QPs: c.QPs, Channels: c.Channels}})
 	}
 	for _, q := range n.QPInfos() {

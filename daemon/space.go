@@ -22,6 +22,7 @@ type procSpace struct {
 	guard uint64
 	nonce [8]byte
 	mode  uint32
+	why   error    // why it is not process_vm
 	mem   *os.File // mode MR_DMA_PROC_MEM: opened at connect, so it stays with the address space it was opened on
 
 	local  []unix.Iovec
@@ -50,7 +51,7 @@ func openSpace(pid int, guard uint64, nonce uint64) (*procSpace, error) {
 	if ferr != nil {
 		return nil, fmt.Errorf("process_vm_readv: %w; /proc/PID/mem: %w", err, ferr)
 	}
-	s.mode, s.mem = hostq.DMAProcMem, f
+	s.mode, s.mem, s.why = hostq.DMAProcMem, f, err
 	if ferr = s.prove(); ferr != nil {
 		f.Close()
 		return nil, fmt.Errorf("process_vm_readv: %w; /proc/PID/mem: %w", err, ferr)

@@ -36,6 +36,7 @@ type ContextConfig struct {
 	Notifier Notifier
 	Program  string
 	PID      int
+	DMA      string // how Space reaches the program, for people
 }
 
 // Context is one open of the NIC by a program. It owns everything the program made.
@@ -47,6 +48,7 @@ type Context struct {
 	out       Notifier
 	Program   string
 	PID       int
+	dma       string
 	Dead      bool   // memory faulted or program gone: touched no more
 	DeadCause string // for people
 
@@ -130,7 +132,7 @@ func (t *table[T]) all(f func(h uint32, v *T)) {
 // OpenContext opens the NIC for a program.
 func (n *NIC) OpenContext(c ContextConfig) *Context {
 	n.C.ContextsOpened++
-	ctx := &Context{nic: n, id: uint32(n.C.ContextsOpened), mem: c.Mem, space: c.Space, out: c.Notifier, Program: c.Program, PID: c.PID}
+	ctx := &Context{nic: n, id: uint32(n.C.ContextsOpened), mem: c.Mem, space: c.Space, out: c.Notifier, Program: c.Program, PID: c.PID, dma: c.DMA}
 	n.contexts = append(n.contexts, ctx)
 	return ctx
 }

@@ -66,7 +66,7 @@ func (n *NIC) Now() mono.Time { return n.now }
 // ContextInfo is a context as it is shown to people.
 type ContextInfo struct {
 	ID                           uint32
-	Program                      string
+	Program, DMA                 string
 	PID                          int
 	PDs, MRs, CQs, QPs, Channels int
 	DeadCause                    string
@@ -74,7 +74,7 @@ type ContextInfo struct {
 
 // Info describes the context.
 func (c *Context) Info() ContextInfo {
-	return ContextInfo{ID: c.id, Program: c.Program, PID: c.PID, PDs: c.pds.live, MRs: c.mrs.live, CQs: c.cqs.live,
+	return ContextInfo{ID: c.id, Program: c.Program, DMA: c.dma, PID: c.PID, PDs: c.pds.live, MRs: c.mrs.live, CQs: c.cqs.live,
 		QPs: c.qps.live, Channels: c.channels.live, DeadCause: c.DeadCause}
 }
 

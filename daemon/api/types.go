@@ -96,6 +96,7 @@ type Context struct {
 	ID      uint32  `json:"id"`
 	Program string  `json:"program"`
 	PID     int     `json:"pid"`
+	DMA     string  `json:"dma"` // process_vm, proc_mem: the way into its memory
 	Objects Objects `json:"objects"`
 	Fault   string  `json:"fault,omitempty"`
 }

@@ -13,6 +13,7 @@ type Wire struct {
 	peer    *Wire
 	rx      [][]byte
 	meta    []pkt.Packet
+	free    [][]byte // buffers that were delivered and read
 	Down    bool
 	Refuse  bool // takes nothing
 	out     [][]byte
@@ -38,12 +39,14 @@ func (w *Wire) SetAddrs(a []netip.Addr) { w.Addrs = a }
 // RxBurst implements device.Port.
 func (w *Wire) RxBurst(now mono.Time, ps []pkt.Packet) int {
 	n := min(len(ps), len(w.meta))
+	w.free = append(w.free, w.out...)
 	w.out = append(w.out[:0], w.rx[:n]...)
 	for i := range n {
 		ps[i] = w.meta[i]
 		ps[i].Data, ps[i].Time = w.out[i], now
 	}
-	w.rx, w.meta = w.rx[n:], w.meta[n:]
+	w.rx = append(w.rx[:0], w.rx[n:]...)
+	w.meta = append(w.meta[:0], w.meta[n:]...)
 	return n
 }
 
@@ -58,7 +61,13 @@ func (w *Wire) TxBurst(_ mono.Time, ps []pkt.Packet) int {
 		if w.Down || w.peer.Down {
 			continue
 		}
-		w.peer.rx = append(w.peer.rx, append([]byte(nil), p.Data...))
+		var buf []byte
+		if k := len(w.peer.free); k > 0 {
+			buf, w.peer.free = w.peer.free[k-1][:0], w.peer.free[:k-1]
+		} else {
+			buf = make([]byte, 0, w.MaxData)
+		}
+		w.peer.rx = append(w.peer.rx, append(buf, p.Data...))
 		w.peer.meta = append(w.peer.meta, p)
 	}
 	return len(ps)

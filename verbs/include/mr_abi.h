@@ -91,8 +91,9 @@ enum mr_op {
 };
 
 /* HELLO: who calls, and how the daemon may reach its memory. The guard is 8 bytes on a page that the client
- * mapped MAP_SHARED at a random address: the daemon reads them as the first segment of every DMA call, so that a
- * reused pid or an exec'd image fails with EFAULT before a byte of a stranger moves. */
+ * mapped MAP_SHARED at a random address: the daemon reads them, or writes the nonce back, as the first segment of
+ * every DMA call, so that a reused pid or an exec'd image fails with EFAULT before a byte of a stranger moves. The
+ * page stays readable and writable. */
 struct mr_hello {
     struct mr_hdr hdr;
     uint32_t magic; /* MR_ABI_MAGIC */

@@ -99,7 +99,6 @@ void mr_guard(uint64_t *addr, uint64_t *nonce) {
             continue;
         }
         *(uint64_t *)p = r[1];
-        mprotect(p, page, PROT_READ);
         madvise(p, page, MADV_DONTFORK);
         guard_nonce = r[1];
         guard_addr = (uint64_t)(uintptr_t)p;

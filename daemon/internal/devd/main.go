@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"syscall"
 
 	"github.com/metaroce/metaroce/daemon"
@@ -22,6 +23,7 @@ func main() {
 	planes := flag.Int("planes", 1, "number of planes")
 	mtu := flag.Int("packet", 4300, "largest packet, BTH to ICRC")
 	double := flag.Bool("double", false, "use the test double instead of the MetaRoCE engine")
+	profile := flag.String("cpuprofile", "", "write a CPU profile to this file")
 	flag.Parse()
 	if *socket == "" {
 		flag.Usage()
@@ -38,6 +40,17 @@ func main() {
 	}
 	if *double {
 		cfgs[0].NewEngine, cfgs[1].NewEngine = nets.New, nets.New
+	}
+	if *profile != "" {
+		f, err := os.Create(*profile)
+		if err == nil {
+			err = pprof.StartCPUProfile(f)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "devd:", err)
+			os.Exit(1)
+		}
+		defer pprof.StopCPUProfile()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
