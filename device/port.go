@@ -44,6 +44,7 @@ type PortCaps struct {
 	RateBps    uint64        // 0 = unknown (as fast as the machine goes)
 	TimerNoise mono.Duration // the wire's own timing noise: floor of the delay target and of loss timers
 	EthernetOK bool          // carries Ethernet packets of a host port
+	Burst      int           // packets of one flow that go as one (super-packets), worth sending together; 0 = 1
 }
 
 // PortStats are a wire's counters. Drops are by name; a driver adds names freely.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/nicemu/wire/train"
 )
 
 const (
@@ -119,6 +120,9 @@ func newPort(d *Device, o Options) (*Port, error) {
 	}
 	p := &Port{dev: d, mtu: o.MTU, fds: []int{d.FD()}}
 	p.caps = device.PortCaps{Name: "tap:" + d.Name(), Kind: "tap", PacketMax: o.PacketMax, TimerNoise: timerNoise, EthernetOK: true}
+	if d.trains {
+		p.caps.Burst = train.Burst
+	}
 	p.near.init(o.MAC, o.MTU, p.control)
 	p.rx.init()
 	return p, nil

@@ -10,6 +10,9 @@ import (
 	"github.com/metaroce/metaroce/internal/pkt"
 )
 
+// Burst is how many packets of one path an engine should send together over a wire with trains: 64 KiB of full packets.
+const Burst = 16
+
 // Order writes the indices of keys into order: equal keys together, each flow in its own order, flows in the order of
 // their first packet. keys holds at most pkt.Burst.
 func Order(keys []uint64, order *[pkt.Burst]uint8) {

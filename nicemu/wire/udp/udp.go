@@ -22,6 +22,7 @@ import (
 
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/nicemu/wire/train"
 )
 
 const (
@@ -139,6 +140,9 @@ func (p *Port) open(o Options) error {
 	p.caps = device.PortCaps{
 		Name: "udp:" + p.local.String(), Kind: "udp", PacketMax: min(o.PacketMax, mtu-outerMax),
 		TimerNoise: timerNoise, EthernetOK: true,
+	}
+	if p.trains {
+		p.caps.Burst = train.Burst
 	}
 	if p.caps.PacketMax < tunnelHead+tunnelTail+64 {
 		return fmt.Errorf("an MTU of %d leaves %d bytes for packets", mtu, p.caps.PacketMax)
