@@ -34,7 +34,7 @@ type Options struct {
 func Open(raw string, o Options) (device.Port, error) {
 	kind, rest, ok := strings.Cut(raw, ":")
 	if !ok {
-		return nil, fmt.Errorf("%q is no wire: want tap:NAME, udp:ADDR[:PORT] or mem:", raw)
+		return nil, fmt.Errorf("%q is no wire; the kinds are mem:, tap:NAME and udp:ADDR[:PORT]", raw)
 	}
 	switch kind {
 	case "mem":

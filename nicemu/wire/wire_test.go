@@ -24,7 +24,7 @@ func TestOpen(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	for url, want := range map[string]string{
-		"eth0":                   "want tap:NAME, udp:ADDR[:PORT] or mem:",
+		"eth0":                   "the kinds are mem:, tap:NAME and udp:ADDR[:PORT]",
 		"tcp:1.2.3.4":            `unknown wire "tcp"`,
 		"mem:":                   "no fabric",
 		"mem:x":                  "takes no name",

@@ -198,8 +198,9 @@ func sendError(errno unix.Errno) drop {
 		return dropLinkDown
 	case unix.EAGAIN, unix.ENOBUFS, unix.ENOMEM:
 		return dropTxFull
+	default:
+		return dropTxError
 	}
-	return dropTxError
 }
 
 // sendKept sends the packet that waited for an address.

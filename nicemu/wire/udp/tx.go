@@ -270,7 +270,7 @@ func (p *Port) transmit(fd, n int) (settled int, full bool) {
 			continue
 		}
 		m := &t.m[k]
-		why := dropSendError
+		var why drop
 		switch errno {
 		case unix.EINTR:
 			continue
@@ -281,10 +281,13 @@ func (p *Port) transmit(fd, n int) (settled int, full bool) {
 				p.trains = false
 				return settled, false
 			}
+			why = dropSendError
 		case unix.EMSGSIZE:
 			why = dropTooLong
 		case unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENETDOWN, unix.EPERM, unix.EACCES, unix.EADDRNOTAVAIL, unix.ECONNREFUSED:
 			why = dropUnreachable
+		default:
+			why = dropSendError
 		}
 		p.drops[why] += uint64(m.packets)
 		settled += m.packets
