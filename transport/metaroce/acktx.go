@@ -182,10 +182,10 @@ func (r *assocRx) addRefusal(b wire.RefusalBlock) {
 func (r *assocRx) noteLimit(q *QP) {
 	s := &q.rsp
 	credit := int64(s.told) - int64(s.nbind-firstSSN)
-	if !q.limitDirty {
-		q.limitDirty = true
+	if q.limitDirty == 0 {
 		r.limits = append(r.limits, q)
 	}
+	q.limitDirty = r.repeats()
 	if credit <= 0 {
 		r.ackNow = true
 	} else if r.ackDue == never && credit < 16 {
@@ -196,10 +196,10 @@ func (r *assocRx) noteLimit(q *QP) {
 
 // forgetQP drops what was to be said about a QP's limit.
 func (r *assocRx) forgetQP(q *QP) {
-	if !q.limitDirty {
+	if q.limitDirty == 0 {
 		return
 	}
-	q.limitDirty = false
+	q.limitDirty = 0
 	for i, x := range r.limits {
 		if x == q {
 			r.limits = append(r.limits[:i], r.limits[i+1:]...)
@@ -230,7 +230,7 @@ func (a *assoc) sendAcks(b *pkt.Batch) {
 			}
 		}
 		r.ackNow, r.twin, r.ackDue, r.count = false, false, never, 0
-		if len(r.refusals) > 0 || len(r.dirty) > 0 { // repeats of what is left travel soon even if nothing else does
+		if len(r.refusals)+len(r.dirty)+len(r.limits) > 0 { // repeats of what is left travel soon even if nothing else does
 			r.ackDue = a.e.now.Add(r.holdTime())
 		}
 		break
@@ -285,17 +285,21 @@ func (a *assoc) buildAck(b *pkt.Batch, plane int) bool {
 
 func (a *assoc) addLimits(w *wire.AckWriter) (more bool) {
 	r := &a.rx
-	for i, q := range r.limits {
+	keep := r.limits[:0]
+	for _, q := range r.limits {
 		s := &q.rsp
-		if !w.QP(&wire.QPBlock{QPN: q.remoteQPN, Limit: uint32(s.posted)}) {
-			r.limits = append(r.limits[:0], r.limits[i:]...)
-			return true
+		if more || !w.QP(&wire.QPBlock{QPN: q.remoteQPN, Limit: uint32(s.posted)}) {
+			more = true
+			keep = append(keep, q)
+			continue
 		}
 		s.told = s.posted
-		q.limitDirty = false
+		if q.limitDirty--; q.limitDirty > 0 {
+			keep = append(keep, q)
+		}
 	}
-	r.limits = r.limits[:0]
-	return false
+	r.limits = keep
+	return more
 }
 
 func (a *assoc) addPaths(w *wire.AckWriter) (more bool) {

@@ -199,7 +199,7 @@ func (q *QP) forgetAnswered(n uint64) {
 		}
 		if !p.acked {
 			p.acked = true
-			q.e.resp.put(p.buf)
+			q.e.putResp(p.buf)
 			p.buf = 0
 		}
 		s.resps.lo = i + 1

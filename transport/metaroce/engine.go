@@ -67,14 +67,15 @@ type Engine struct {
 	ports   []portRx
 	timers  qpHeap
 
-	recs    []txRec
-	recFree int32
-	held    bufPool
-	resp    bufPool
-	cookie  [2]uint64
-	out     rx // scratch of HandlePackets
-	ctl     ctlQueue
-	C       Counters
+	recs     []txRec
+	recFree  int32
+	held     bufPool
+	resp     bufPool
+	respWait waitList
+	cookie   [2]uint64
+	out      rx // scratch of HandlePackets
+	ctl      ctlQueue
+	C        Counters
 }
 
 type addrPair struct{ local, remote netip.Addr }

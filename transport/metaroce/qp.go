@@ -66,8 +66,9 @@ type QP struct {
 	tos        uint8
 	talked     bool // something of it was acknowledged or received
 	inRing     bool
-	limitDirty bool // its receive limit waits to be told
-	touched    bool // in the list of QPs that commit works on
+	respWaits  bool  // in the list of QPs that wait for a response buffer
+	limitDirty uint8 // acks that still have to tell its receive limit
+	touched    bool  // in the list of QPs that commit works on
 	mtu        int
 	ringNext   *QP
 	heapIdx    int

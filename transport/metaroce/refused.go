@@ -150,8 +150,8 @@ func (q *QP) retime() {
 		if r.rnrUntil > q.e.now {
 			t = mono.Min(t, r.rnrUntil)
 		}
-		if r.blockedAt != 0 {
-			t = mono.Min(t, r.blockedAt.Add(r.limitWait))
+		if d := r.blockedAt.Add(r.limitWait); r.blockedAt != 0 && d > q.e.now { // later it is among those that want to send
+			t = mono.Min(t, d)
 		}
 		if r.head < r.tail && r.timeout > 0 {
 			t = mono.Min(t, q.giveUpAt())

@@ -238,10 +238,12 @@ func (q *QP) pastLimit() bool {
 		q.retime()
 		return false
 	}
-	if now < r.blockedAt.Add(r.limitWait) {
+	if at := r.blockedAt.Add(r.limitWait); now < at {
+		if q.due > at {
+			q.retime()
+		}
 		return false
 	}
-	r.blockedAt, r.limitWait = now, min(2*r.limitWait, 100*mono.Millisecond)
 	return true
 }
 
@@ -328,6 +330,9 @@ func (q *QP) takeNext() {
 	}
 	if w.Op.TakesRecv() {
 		r.sentSSN = max(r.sentSSN, w.ssn+1)
+		if r.blockedAt != 0 { // it went past the limit: the next one waits longer
+			r.blockedAt, r.limitWait = q.e.now, min(2*r.limitWait, 100*mono.Millisecond)
+		}
 	}
 	if r.next == w.last {
 		r.cur++

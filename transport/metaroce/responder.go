@@ -91,7 +91,7 @@ func (s *responder) drop(e *Engine) {
 // dropResponses frees the response packets from number n on.
 func (s *responder) dropResponses(e *Engine, n uint64) {
 	for i := n; i < s.resps.hi; i++ {
-		e.resp.put(s.resps.at(i).buf)
+		e.putResp(s.resps.at(i).buf)
 		s.resps.at(i).buf = 0
 	}
 	s.resps.hi = max(n, s.resps.lo)

@@ -59,10 +59,45 @@ func (q *QP) nextResponse() (uint64, bool) {
 	if s.respNext < s.resps.hi {
 		return s.respNext, true
 	}
-	if s.nreads > 0 && s.resps.hi-s.resps.lo < uint64(q.e.cfg.PSNWindow-rdMax) && q.e.resp.avail() > 0 {
-		return s.resps.hi, true
+	if s.nreads == 0 || s.resps.hi-s.resps.lo >= uint64(q.e.cfg.PSNWindow-rdMax) {
+		return 0, false
 	}
-	return 0, false
+	if q.e.resp.avail() == 0 { // another QP's buffer that comes free wakes this one
+		q.e.respWait.push(q)
+		return 0, false
+	}
+	return s.resps.hi, true
+}
+
+// putResp frees a response buffer and lets the QPs go on that waited for one.
+func (e *Engine) putResp(b int32) {
+	if b == 0 {
+		return
+	}
+	e.resp.put(b)
+	for q := e.respWait.pop(); q != nil; q = e.respWait.pop() {
+		q.wake()
+	}
+}
+
+// waitList is a set of QPs, each at most once.
+type waitList struct{ s []*QP }
+
+func (w *waitList) push(q *QP) {
+	if !q.respWaits {
+		q.respWaits = true
+		w.s = append(w.s, q)
+	}
+}
+
+func (w *waitList) pop() *QP {
+	if len(w.s) == 0 {
+		return nil
+	}
+	q := w.s[len(w.s)-1]
+	w.s = w.s[:len(w.s)-1]
+	q.respWaits = false
+	return q
 }
 
 // fillResponse writes one response packet; a READ's bytes are read from memory the first time only.
@@ -137,7 +172,7 @@ func (q *QP) responseAcked(n uint64, counted bool) {
 		return
 	}
 	p.acked = true
-	q.e.resp.put(p.buf)
+	q.e.putResp(p.buf)
 	p.buf = 0
 	for s.resps.lo < s.resps.hi && s.resps.at(s.resps.lo).acked {
 		s.resps.lo++
@@ -172,7 +207,7 @@ func (q *QP) responseMemoryGone(n uint64, err transport.MemErr) {
 	psn := p.psn
 	s.nreads = 0
 	s.resps.hi = n // neither this packet nor a later one will ever go
-	q.e.resp.put(p.buf)
+	q.e.putResp(p.buf)
 	p.buf = 0
 	s.respNext = min(s.respNext, n)
 	q.enterFatal(psn, codeOf(err), transport.RemAccessErr)

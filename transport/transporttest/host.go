@@ -20,7 +20,11 @@ func (h host) DMA(ops []transport.MemOp) {
 			op.Err = transport.MemSkipped
 			continue
 		}
-		if op.Err = h.one(op); op.Err != transport.MemOK && op.Chain != 0 {
+		op.Err = h.one(op)
+		if h.n.After != nil {
+			h.n.After(op)
+		}
+		if op.Err != transport.MemOK && op.Chain != 0 {
 			bad = op.Chain
 		}
 	}

@@ -60,6 +60,7 @@ type Node struct {
 	rx    []pkt.Packet
 	Log   []transport.Event
 	Fault func(op *transport.MemOp) bool // true: this operation's memory is gone
+	After func(op *transport.MemOp)      // looks at memory after each operation
 }
 
 // Key is registered memory.
@@ -195,7 +196,7 @@ func (w *World) Step() bool {
 	if next == mono.Never {
 		return false
 	}
-	w.Now = max(w.Now, next)
+	w.Now = max(w.Now, mono.Min(next, w.Now.Add(mono.Millisecond))) // in between, the test may post something
 	return true
 }
 
@@ -206,8 +207,8 @@ func (w *World) RunUntil(limit mono.Duration, done func() bool) bool {
 		if done() {
 			return true
 		}
-		if !w.Step() {
-			return done()
+		if !w.Step() { // nothing will happen by itself; done may post something
+			w.Now = w.Now.Add(100 * mono.Microsecond)
 		}
 	}
 	return done()
