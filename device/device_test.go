@@ -391,7 +391,7 @@ func TestObjects(t *testing.T) {
 		"not a power of two": {Entries: 3, Ring: 1 << 20},
 		"in the first page":  {Entries: 4, Ring: 4096},
 		"not aligned":        {Entries: 4, Ring: 1<<20 + 64},
-		"outside":            {Entries: 4, Ring: 4 << 20},
+		"outside":            {Entries: 4, Ring: 8 << 20},
 		"too large":          {Entries: 1 << 23, Ring: 1 << 20},
 		"vector":             {Entries: 4, Ring: 1 << 20, CompVector: 99},
 		"wraps":              {Entries: 4, Ring: ^uint64(0) &^ 4095},

@@ -102,7 +102,7 @@ const (
 
 func newProg(t testing.TB, n *device.NIC) *prog {
 	p := &prog{t: t, nic: n, ram: &ram{base: ramBase, b: make([]byte, ramBytes)}, ev: &events{}}
-	mem := hostq.NewTestMem(4 << 20)
+	mem := hostq.NewTestMem(8 << 20)
 	p.Prog = hostqtest.New(mem)
 	p.ctx = n.OpenContext(device.ContextConfig{Mem: mem, Space: p.ram, Notifier: p.ev, Program: "test", PID: 1})
 	p.pd = must(p.ctx.AllocPD())(t)
@@ -133,6 +133,16 @@ func (p *prog) qpOn(cq uint32) *qpair {
 }
 
 func (p *prog) qp() *qpair { return p.qpOn(p.cq) }
+
+// thin is a QP with small queues.
+func (p *prog) thin() *qpair {
+	p.t.Helper()
+	q := &qpair{SQ: p.NewQueue(4, 128, p.bell), RQ: p.NewQueue(1, 64, p.bell+1)}
+	p.bell += 2
+	q.QP = must(p.ctx.CreateQP(&hostq.CreateQP{PD: p.pd, Type: 2, SendCQ: p.cq, RecvCQ: p.cq, SQEntries: 4, SQStride: 128, RQEntries: 1, RQStride: 64,
+		MaxSendSGE: 1, MaxRecvSGE: 1, SQRing: q.SQ.Off, RQRing: q.RQ.Off, SQDoorbell: q.SQ.Bell, RQDoorbell: q.RQ.Bell}))(p.t)
+	return q
+}
 
 // Masks of enum ibv_qp_attr_mask for the usual way up.
 const (
@@ -175,15 +185,17 @@ func (p *prog) sge(off, n uint32) hostq.SGE {
 
 // world is two NICs with engine doubles, or real engines, and a clock.
 type world struct {
-	now  mono.Time
-	nics []*device.NIC
+	now   mono.Time
+	nics  []*device.NIC
+	ports []*devicetest.Wire
 }
 
 func newWorld(t testing.TB, double bool) *world {
 	nets := devicetest.NewNet()
 	w := &world{now: 1e9}
 	x, y := devicetest.NewWire(4300)
-	for i, port := range []device.Port{x, y} {
+	w.ports = []*devicetest.Wire{x, y}
+	for i, port := range w.ports {
 		c := device.Config{Name: string(rune('a'+i)) + "/mr0", Dev: "mr0", Seed: uint64(i + 1), Instance: 1, Ports: []device.Port{port},
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}}
 		if double {

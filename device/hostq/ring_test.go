@@ -1,0 +1,153 @@
+package hostq_test
+
+import (
+	"runtime/debug"
+	"syscall"
+	"testing"
+
+	"github.com/metaroce/metaroce/device/hostq"
+	"github.com/metaroce/metaroce/device/hostq/hostqtest"
+)
+
+// TestPlaces: a ring that does not fit is not made.
+func TestPlaces(t *testing.T) {
+	m := hostq.NewTestMem(1 << 20)
+	for _, c := range []struct {
+		off            uint64
+		n, stride, max uint32
+		ok             bool
+	}{
+		{hostq.CtxPageBytes, 64, 64, 64, true},
+		{1<<20 - 4096, 32, 64, 64, true},
+		{1<<20 - 4096, 64, 64, 64, false},
+		{1 << 20, 1, 64, 64, false},
+		{0, 64, 64, 64, false},
+		{hostq.CtxPageBytes + 64, 64, 64, 64, false},
+		{hostq.CtxPageBytes, 128, 64, 64, false},
+		{hostq.CtxPageBytes, 0, 64, 64, false},
+		{hostq.CtxPageBytes, 63, 64, 64, false},
+		{hostq.CtxPageBytes, 64, 0, 64, false},
+		{hostq.CtxPageBytes, 64, 1 << 16, 64, false},
+		{hostq.CtxPageBytes, 1 << 31, 4096, 1 << 31, false},
+		{^uint64(0) &^ 4095, 64, 64, 64, false},
+		{1<<63 + hostq.CtxPageBytes, 64, 64, 64, false},
+	} {
+		if _, err := m.Ring(c.off, c.n, c.stride, c.max); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestIndicesAreMasked: there is no index outside of a ring, and no list longer than its slot.
+func TestIndicesAreMasked(t *testing.T) {
+	m := hostq.NewTestMem(1 << 20)
+	p := hostqtest.New(m)
+	q := p.NewQueue(4, 128, 0)
+	r, err := m.Ring(q.Off, 4, 128, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sge := make([]hostq.SGE, hostq.MaxSGE)
+	q.PutSend(hostq.SQE{WRID: 7}, nil, make([]hostq.SGE, 9)...)
+	var e hostq.SQE
+	if n, ok := r.CopySQE(0xfffffffc, &e, sge); !ok || n != 4 || e.WRID != 7 || e.NumSGE != 9 {
+		t.Errorf("%d %v %+v", n, ok, e)
+	}
+	q.PutRecv(8, make([]hostq.SGE, 9)...)
+	var rq hostq.RQE
+	if n, ok := r.CopyRQE(5, &rq, sge); !ok || n != 7 || rq.WRID != 8 || rq.NumSGE != 9 {
+		t.Errorf("%d %v %+v", n, ok, rq)
+	}
+	if r.SendPayload(0, 65) != nil || len(r.SendPayload(0, 64)) != 64 {
+		t.Error("payload")
+	}
+	if !r.SetProd(3) || q.Hdr.Prod != 3 {
+		t.Error("producer index")
+	}
+}
+
+// TestFaults: memory that is not there is an answer, not the end.
+func TestFaults(t *testing.T) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	b, err := syscall.Mmap(-1, 0, 1<<20, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Munmap(b)
+	m, err := hostq.NewMem(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := m.Ring(hostq.CtxPageBytes, 4, 128, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mprotect(b, syscall.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	var e hostq.SQE
+	var c hostq.CQE
+	calls := map[string]func() bool{
+		"SetAsleep":   func() bool { return m.SetAsleep(1) },
+		"SetDead":     m.SetDead,
+		"PeekSummary": func() bool { _, ok := m.PeekSummary(1); return ok },
+		"TakeSummary": func() bool { _, ok := m.TakeSummary(1); return ok },
+		"TakeBell":    func() bool { _, ok := m.TakeBell(1); return ok },
+		"Prod":        func() bool { _, ok := r.Prod(); return ok },
+		"Cons":        func() bool { _, ok := r.Cons(); return ok },
+		"SetProd":     func() bool { return r.SetProd(1) },
+		"SetCons":     func() bool { return r.SetCons(1) },
+		"Armed":       func() bool { _, ok := r.Armed(); return ok },
+		"TakeArm":     func() bool { _, ok := r.TakeArm(); return ok },
+		"SetArm":      func() bool { return r.SetArm(1) },
+		"SetFlags":    func() bool { return r.SetFlags(1) },
+		"CopySQE":     func() bool { _, ok := r.CopySQE(0, &e, nil); return ok },
+		"CopyRQE":     func() bool { _, ok := r.CopyRQE(0, &hostq.RQE{}, nil); return ok },
+		"PutCQE":      func() bool { return r.PutCQE(0, &c) },
+		"CopyCQE":     func() bool { return r.CopyCQE(0, &c) },
+		"CopyIn":      func() bool { return hostq.CopyIn(make([]byte, 8), r.SendPayload(0, 8)) },
+	}
+	for name, f := range calls {
+		if f() {
+			t.Errorf("%s: worked on memory that is not there", name)
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a bug was swallowed")
+		}
+	}()
+	var none *hostq.SQE
+	r.CopySQE(0, none, nil)
+}
+
+func TestNoAllocation(t *testing.T) {
+	m := hostq.NewTestMem(1 << 20)
+	r, err := m.Ring(hostq.CtxPageBytes, 4, 128, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var e hostq.SQE
+	var c hostq.CQE
+	sge := make([]hostq.SGE, 4)
+	if n := testing.AllocsPerRun(100, func() {
+		r.Prod()
+		r.CopySQE(1, &e, sge)
+		r.PutCQE(1, &c)
+		r.SetProd(1)
+		m.TakeSummary(0)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func BenchmarkPutCQE(b *testing.B) {
+	m := hostq.NewTestMem(1 << 20)
+	r, _ := m.Ring(hostq.CtxPageBytes, 4, 128, 4)
+	var c hostq.CQE
+	for i := range b.N {
+		r.Cons()
+		r.PutCQE(uint32(i), &c)
+		r.SetProd(uint32(i))
+	}
+}
