@@ -21,7 +21,8 @@ const (
 	reachable  = 30 * mono.Second
 	askAgain   = 250 * mono.Millisecond
 	asksMax    = 3  // unanswered, then a known address is given up
-	heldMax    = 64 // first packets kept while their addresses are asked for
+	heldMax    = 64 // packets kept while their addresses are asked for: of all, and
+	heldEach   = 32 // of one; an answer takes microseconds, a packet lost here costs a round trip
 	heldFor    = 1 * mono.Second
 	notWaiting = mono.Never
 )
@@ -33,8 +34,8 @@ type neigh struct {
 	known     bool
 	confirmed mono.Time
 	asked     mono.Time
-	asks      int         // since it was confirmed
-	held      *pkt.Packet // the first packet for it, kept until it is known
+	asks      int           // since it was confirmed
+	held      []*pkt.Packet // the first packets for it, kept until it is known
 	heldAt    mono.Time
 }
 
@@ -127,7 +128,7 @@ func (n *neighbours) ask(now mono.Time, e *neigh, src netip.Addr) {
 	} else {
 		n.solicit(n.from(src, true), e.addr)
 	}
-	if e.held != nil {
+	if len(e.held) > 0 {
 		n.wait = mono.Min(n.wait, now.Add(askAgain))
 	}
 }
@@ -148,9 +149,9 @@ func (n *neighbours) from(src netip.Addr, v6 bool) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// keep copies the first packet for an address that is being asked for. False: one is kept already.
+// keep copies a packet for an address that is being asked for. False: there is no place, it is lost.
 func (n *neighbours) keep(now mono.Time, e *neigh, q *pkt.Packet) bool {
-	if e.held != nil || len(n.spare) == 0 || len(q.Data) > cap(n.spare[0].Buf)-pkt.Headroom {
+	if len(e.held) == heldEach || len(n.spare) == 0 || len(q.Data) > cap(n.spare[0].Buf)-pkt.Headroom {
 		return false
 	}
 	h := n.spare[len(n.spare)-1]
@@ -158,19 +159,19 @@ func (n *neighbours) keep(now mono.Time, e *neigh, q *pkt.Packet) bool {
 	buf := h.Buf
 	*h = *q
 	h.Buf, h.Data = buf, append(buf[pkt.Headroom:pkt.Headroom], q.Data...)
-	e.held, e.heldAt = h, now
+	if e.held = append(e.held, h); len(e.held) == 1 {
+		e.heldAt = now
+	}
 	n.wait = mono.Min(n.wait, now.Add(askAgain))
 	return true
 }
 
-// drop gives a kept packet up, and reports whether there was one.
-func (n *neighbours) drop(e *neigh) bool {
-	if e.held == nil {
-		return false
-	}
-	n.spare = append(n.spare, e.held)
-	e.held = nil
-	return true
+// drop forgets the packets kept for an address, sent or given up, and returns how many there were.
+func (n *neighbours) drop(e *neigh) int {
+	k := len(e.held)
+	n.spare = append(n.spare, e.held...)
+	e.held = e.held[:0]
+	return k
 }
 
 // tick asks again for addresses with a packet kept, and returns how many packets were kept too long.
@@ -181,12 +182,11 @@ func (n *neighbours) tick(now mono.Time) (dropped int) {
 	n.wait = notWaiting
 	for _, e := range n.table {
 		switch {
-		case e.held == nil:
+		case len(e.held) == 0:
 		case now.Sub(e.heldAt) >= heldFor:
-			n.drop(e)
-			dropped++
+			dropped += n.drop(e)
 		case now.Sub(e.asked) >= askAgain:
-			n.ask(now, e, e.held.Src)
+			n.ask(now, e, e.held[0].Src)
 		default:
 			n.wait = mono.Min(n.wait, e.asked.Add(askAgain))
 		}
@@ -194,8 +194,8 @@ func (n *neighbours) tick(now mono.Time) (dropped int) {
 	return dropped
 }
 
-// learn notes where an address is. Strangers are only noted when they ask for us (create). It returns the packet that
-// waited for it; the caller sends it and then calls release.
+// learn notes where an address is. Strangers are only noted when they ask for us (create). The caller sends what
+// waited for it, and drops it then.
 func (n *neighbours) learn(now mono.Time, a netip.Addr, m mac, create bool) *neigh {
 	if m[0]&1 != 0 || a.IsUnspecified() || a.IsMulticast() || n.own(a) {
 		return nil

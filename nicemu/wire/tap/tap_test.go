@@ -90,7 +90,12 @@ func TestNeighbours(t *testing.T) {
 	}
 	q := packet(1, 50, a4, b4)
 	e := n.lookup(1000, a4, b4)
-	if e.known || !n.keep(1000, e, &q) || n.keep(1000, e, &q) || len(out) != 3 {
+	for i := range heldEach + 1 {
+		if n.keep(1000, e, &q) != (i < heldEach) {
+			t.Error("kept", i)
+		}
+	}
+	if e.known || len(out) != 3 {
 		t.Error("first packet", e, len(out))
 	}
 	if n.lookup(2000, a4, b4); len(out) != 3 {
@@ -104,10 +109,12 @@ func TestNeighbours(t *testing.T) {
 	copy(reply[14:], x[:])
 	copy(reply[24:], y[:])
 	got, done := n.handleARP(3000, reply)
-	if got != e || done || e.mac != (mac{6, 6, 6, 6, 6, 6}) || !e.known || e.held == nil || len(e.held.Data) != 50 {
+	if got != e || done || e.mac != (mac{6, 6, 6, 6, 6, 6}) || !e.known || len(e.held) != heldEach || len(e.held[0].Data) != 50 {
 		t.Errorf("%+v %v", got, done)
 	}
-	n.drop(e)
+	if n.drop(e) != heldEach || len(n.spare) != heldMax {
+		t.Error("spare", len(n.spare))
+	}
 	if e = n.lookup(4000, a4, b4); !e.known || len(out) != 3 {
 		t.Error("known, and asked")
 	}

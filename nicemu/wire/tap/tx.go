@@ -76,9 +76,19 @@ func (p *Port) send(now mono.Time, ps []pkt.Packet) {
 			t.macs[n] = last.mac
 		}
 		t.ps[n] = q
-		t.keys[n] = train.Hash(q.Dst)<<24 ^ train.Hash(q.Src)<<40 ^ uint64(q.SrcPort)<<8 ^ uint64(q.TOS)
+		t.keys[n] = flowKey(q)
 		n++
 	}
+	p.sendOrdered(n)
+}
+
+func flowKey(q *pkt.Packet) uint64 {
+	return train.Hash(q.Dst)<<24 ^ train.Hash(q.Src)<<40 ^ uint64(q.SrcPort)<<8 ^ uint64(q.TOS)
+}
+
+// sendOrdered writes the first n packets in hand, flow by flow.
+func (p *Port) sendOrdered(n int) {
+	t := &p.tx
 	train.Order(t.keys[:n], &t.order)
 	for k := 0; k < n; {
 		k += p.sendRun(t.order[k:n])
@@ -203,13 +213,17 @@ func sendError(errno unix.Errno) drop {
 	}
 }
 
-// sendKept sends the packet that waited for an address.
+// sendKept sends the packets that waited for an address.
 func (p *Port) sendKept(e *neigh) {
-	if e == nil || e.held == nil {
+	if e == nil || len(e.held) == 0 {
 		return
 	}
-	p.tx.ps[0], p.tx.macs[0] = e.held, e.mac
-	p.sendRun([]uint8{0})
+	t := &p.tx
+	for i, q := range e.held {
+		t.ps[i], t.macs[i] = q, e.mac
+		t.keys[i] = flowKey(q)
+	}
+	p.sendOrdered(len(e.held))
 	p.near.drop(e)
 }
 
