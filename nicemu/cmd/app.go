@@ -114,7 +114,6 @@ const helpEnvironment = `Variables that nicemu and its libraries read; a flag wi
 ` + "`nicemu run` and `nicemu lab exec` set LD_LIBRARY_PATH, MR_SOCKET and MR_NIC; `nicemu env` prints them.\n"
 
 func (e *env) app() *cli.App {
-	cli.VersionFlag = &cli.BoolFlag{Name: "version", Usage: "print the version", DisableDefaultText: true} // -v is --verbose
 	app := &cli.App{
 		Name:    "nicemu",
 		Usage:   "an RDMA NIC in software, and labs of them",
@@ -138,7 +137,7 @@ func (e *env) app() *cli.App {
 		e.doctorCommand(), e.upCommand(), e.downCommand(), e.runCommand(), e.envCommand(), e.labCommand(), e.demoCommand(),
 	}
 	app.Commands = append(app.Commands, e.managementCommands()...)
-	app.Commands = append(app.Commands, e.daemonCommand(), e.helpCommand(), e.manCommand())
+	app.Commands = append(app.Commands, e.daemonCommand(), e.completionCommand(), e.helpCommand(), e.manCommand())
 	prepare(app.Commands)
 	return app
 }
@@ -166,7 +165,7 @@ func prepare(cmds []*cli.Command) {
 func usageError(c *cli.Context, err error, _ bool) error {
 	msg := err.Error()
 	if name, ok := strings.CutPrefix(msg, "flag provided but not defined: -"); ok {
-		msg = "unknown flag -" + name
+		msg = "unknown flag --" + strings.TrimLeft(name, "-")
 		var known []string
 		for _, f := range c.Command.Flags {
 			known = append(known, f.Names()...)

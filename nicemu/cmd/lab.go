@@ -75,6 +75,7 @@ func labUpFlags() []cli.Flag {
 		&cli.StringFlag{Name: "wire", Usage: "tap, udp or mem instead of what the file says"},
 		&cli.BoolFlag{Name: "daemon-per-host", Usage: "one daemon a host, so that one can be killed"},
 		&cli.StringFlag{Name: "group", Usage: "let this group use the lab's NICs too"},
+		&cli.StringFlag{Name: "isolation", Usage: "how hosts are kept apart: root, user or none; default: the best this machine allows"},
 		&cli.BoolFlag{Name: "no-view", Usage: "show programs the machine's own /sys and /dev"},
 	}
 }
@@ -158,8 +159,13 @@ func (e *env) bringUp(c *cli.Context) (*lab.State, error) {
 			name = abs
 		}
 	}
+	how := lab.Isolation(c.String("isolation"))
+	if kinds := []lab.Isolation{"", lab.IsolateRoot, lab.IsolateUser, lab.IsolateNone}; !slices.Contains(kinds, how) {
+		return nil, fail.Usagef("--isolation %s: one of root, user, none", how)
+	}
 	return lab.Up(c.Context, l, lab.Options{
-		File: name, Version: e.version, DaemonPerHost: c.Bool("daemon-per-host"), Group: c.String("group"), NoView: c.Bool("no-view"),
+		Isolation: how,
+		File:      name, Version: e.version, DaemonPerHost: c.Bool("daemon-per-host"), Group: c.String("group"), NoView: c.Bool("no-view"),
 		Note: func(s string) { e.note("%s", s) },
 	})
 }

@@ -33,6 +33,15 @@ type Check struct {
 	Fix    string `json:"fix,omitempty"` // the command that would change it
 }
 
+// String is the check in one line, as a command that was stopped by it quotes it.
+func (c Check) String() string {
+	s := c.Name + ": " + c.State + ": " + c.Detail
+	if c.Fix != "" && c.State != OK {
+		s += "; to change that: " + c.Fix
+	}
+	return s
+}
+
 // Report is all of it.
 type Report struct {
 	Checks   []Check  `json:"checks"`
@@ -72,10 +81,10 @@ func Run(o Options) Report {
 	default:
 		r.Hosts = "none"
 	}
-	tap, uso := tapChecks(r.Hosts)
+	tap, uso := TAP(r.Hosts)
 	add(tap)
 	add(uso)
-	dma := add(dmaCheck())
+	dma := add(DMA())
 	r.DMA = map[string]string{OK: "process_vm", Limited: "proc_mem", No: "none"}[dma.State]
 	memfd := add(memfdCheck())
 	add(viewCheck(o, &r))
@@ -216,7 +225,8 @@ func probe(what string, attr *syscall.SysProcAttr, started func(pid int), out an
 
 type tapAnswer struct{ TAP, USO string } // "" = works
 
-func tapChecks(hosts string) (tap, uso Check) {
+// TAP makes a TAP in a network namespace of the kind that hosts get here: root, user or none.
+func TAP(hosts string) (tap, uso Check) {
 	tap, uso = Check{Name: "TAP device", State: OK}, Check{Name: "UDP segmentation on TAP", State: OK}
 	var attr *syscall.SysProcAttr
 	switch hosts {
@@ -256,7 +266,8 @@ type dmaAnswer struct{ VM, Mem string }
 // secret is what the other process has to read from this one's memory.
 var secret [8]byte
 
-func dmaCheck() Check {
+// DMA tries whether one process of this user may read the memory of another.
+func DMA() Check {
 	c := Check{Name: "memory of programs (process_vm_readv)", State: OK}
 	secret = [8]byte{'n', 'i', 'c', 'e', 'm', 'u', '!', byte(os.Getpid())}
 	var a dmaAnswer

@@ -1,71 +1,61 @@
 package lab
 
 import (
-	"errors"
 	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metaroce/metaroce/nicemu/doctor"
 	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/labfile"
-	"github.com/metaroce/metaroce/nicemu/serve"
 	"github.com/metaroce/metaroce/nicemu/space"
 )
 
 // choice is what this machine allows a lab.
 type choice struct {
 	isolation Isolation
-	tun       error // nil: TAPs can be made in the namespaces
+	tap       doctor.Check
 	notes     []string
 }
 
-// look tries what a lab needs; nothing is assumed from version numbers or settings.
-func look() choice {
+// look tries what a lab needs; nothing is assumed from version numbers or settings. want is a kind of isolation to
+// take instead of the best one, or "".
+func look(want Isolation) (choice, error) {
 	const flags = unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS
 	c := choice{isolation: IsolateNone}
-	err := fmt.Errorf("not root")
-	if os.Getuid() == 0 {
-		if err = space.Try(false, flags); err == nil {
+	why := error(nil)
+	if (want == "" || want == IsolateRoot) && os.Getuid() == 0 {
+		if why = space.Try(false, flags); why == nil {
 			c.isolation = IsolateRoot
 		}
 	}
-	if c.isolation == IsolateNone {
-		if err2 := space.Try(true, flags); err2 == nil {
+	if c.isolation == IsolateNone && (want == "" || want == IsolateUser) {
+		if err := space.Try(true, flags); err == nil {
 			c.isolation = IsolateUser
 		} else {
-			err = err2
+			why = err
 		}
 	}
-	if c.isolation == IsolateNone {
-		c.notes = append(c.notes, fmt.Sprintf("hosts: no namespaces here (%v): all hosts are this machine, with addresses 127.0.x.y; names of hosts are not known", err))
+	if want != "" && want != c.isolation {
+		if why == nil {
+			why = fmt.Errorf("not root")
+		}
+		return c, fail.Lackf("no namespaces (%s) here: %w; `nicemu doctor` says what would change that", want, why)
 	}
-	if c.tun = tryTun(); c.tun == nil && !serve.HaveTAP {
-		c.tun = errors.New("the TAP driver is not built in yet")
+	if why != nil && c.isolation == IsolateNone {
+		c.notes = append(c.notes, fmt.Sprintf("hosts: no namespaces here (%v): all hosts are this machine, with addresses 127.0.x.y, and their names are not known", why))
 	}
-	return c
-}
-
-// tryTun reports why the TAP device cannot be opened. That a TAP can be made is seen when it is made.
-func tryTun() error {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("/dev/net/tun: %w", err)
-	}
-	unix.Close(fd)
-	return nil
+	c.tap, _ = doctor.TAP(string(c.isolation))
+	return c, nil
 }
 
 // wires returns the wires to try, best first.
 func (c choice) wires(l *labfile.Lab, perHost bool) ([]string, error) {
-	noTAP := c.tun
-	if c.isolation == IsolateNone {
-		noTAP = fmt.Errorf("no network namespaces")
-	}
 	switch l.Wire {
 	case "tap":
-		if noTAP != nil {
-			return nil, fail.Lackf("wire: tap is impossible here: %w; `nicemu doctor` says what would change that, `wire: auto` takes the next best", noTAP)
+		if !c.hasTAP() {
+			return nil, fail.Lackf("%v (`wire: auto` takes the next best wire)", c.tap)
 		}
 		return []string{"tap"}, nil
 	case "mem":
@@ -77,7 +67,7 @@ func (c choice) wires(l *labfile.Lab, perHost bool) ([]string, error) {
 		return []string{"udp"}, nil
 	}
 	var list []string
-	if noTAP == nil {
+	if c.hasTAP() {
 		list = append(list, "tap")
 	}
 	list = append(list, "udp")
@@ -87,15 +77,21 @@ func (c choice) wires(l *labfile.Lab, perHost bool) ([]string, error) {
 	return list, nil
 }
 
+// hasTAP reports whether TAPs can be made in the hosts' namespaces.
+func (c choice) hasTAP() bool { return c.tap.State == doctor.OK }
+
 // firstNote says in one line why auto did not take the first wire.
 func (c choice) firstNote(took string) string {
-	switch {
-	case took == "tap":
+	if took == "tap" || c.hasTAP() {
 		return ""
-	case c.isolation == IsolateNone:
-		return "wire: " + took + " (no TAP: no network namespaces)"
-	case c.tun != nil:
-		return fmt.Sprintf("wire: %s (no TAP: %v)", took, c.tun)
 	}
-	return ""
+	return fmt.Sprintf("wire: %s (TAP device: %s)", took, c.tap.Detail)
+}
+
+// checkMachine stops early where no program could be served.
+func checkMachine() error {
+	if dma := doctor.DMA(); dma.State == doctor.No {
+		return fail.Lackf("%v", dma)
+	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -156,36 +157,29 @@ func (s *State) Health() string {
 	return "up"
 }
 
-// List returns all recorded labs and NICs of this user, by name.
+// List returns all recorded labs and NICs, by name: those in the directory where this user's new ones go, and no
+// others. What XDG_RUNTIME_DIR keeps apart stays apart.
 func List(kind string) ([]*State, error) {
+	base, err := rundir.Dir()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(base)
+	if err != nil {
+		return nil, err
+	}
 	var all []*State
-	for _, base := range rundir.Candidates() {
-		entries, err := os.ReadDir(base)
-		if err != nil {
+	for _, e := range entries {
+		if !e.IsDir() {
 			continue
 		}
-		for _, e := range entries {
-			if !e.IsDir() {
-				continue
-			}
-			s, err := load(filepath.Join(base, e.Name()))
-			if err == nil && (kind == "" || s.Kind == kind) {
-				all = append(all, s)
-			}
+		s, err := load(filepath.Join(base, e.Name()))
+		if err == nil && (kind == "" || s.Kind == kind) {
+			all = append(all, s)
 		}
 	}
-	slices.SortFunc(all, func(a, b *State) int { return cmpString(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b *State) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil
-}
-
-func cmpString(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // Find returns the lab of that name, or the only one when the name is empty.

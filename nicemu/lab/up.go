@@ -27,6 +27,7 @@ type Options struct {
 	DaemonPerHost bool
 	Group         string
 	NoView        bool
+	Isolation     Isolation    // "" = the best this machine allows
 	Note          func(string) // told what was decided or did not work
 }
 
@@ -45,7 +46,13 @@ func Up(ctx context.Context, l *labfile.Lab, o Options) (*State, error) {
 	if err := makeRoom(dir, l.Name, o.Note); err != nil {
 		return nil, err
 	}
-	c := look()
+	if err := checkMachine(); err != nil {
+		return nil, err
+	}
+	c, err := look(o.Isolation)
+	if err != nil {
+		return nil, err
+	}
 	for _, n := range c.notes {
 		o.Note(n)
 	}
@@ -112,7 +119,7 @@ func newState(l *labfile.Lab, c choice, wire, dir string, o Options) *State {
 	switch {
 	case c.isolation == IsolateNone:
 		s.OOB = "machine"
-	case c.tun == nil && serve.HaveHost:
+	case c.hasTAP() && serve.HaveHost:
 		s.OOB = "planes"
 	default:
 		s.OOB = "veth"
@@ -194,7 +201,7 @@ func (s *State) makeSpace(o Options) (*space.Made, error) {
 		h := &s.Hosts[i]
 		ph := space.Host{Name: h.Name, HostsFile: hosts}
 		for _, n := range h.NICs {
-			ph.NICs = append(ph.NICs, space.NIC{Name: n.Name, Addrs: n.Addrs})
+			ph.NICs = append(ph.NICs, space.NIC{Name: n.Name, Addrs: n.Addrs, MAC: serve.MAC(n.GUID)})
 		}
 		if !o.NoView {
 			ph.View = s.view(h, work, o.Version)

@@ -40,6 +40,9 @@ func UpNIC(ctx context.Context, o NICOptions) (*State, error) {
 	if err := makeRoom(dir, name, o.Note); err != nil {
 		return nil, err
 	}
+	if err := checkMachine(); err != nil {
+		return nil, err
+	}
 	host, dev, _ := strings.Cut(o.NIC.Name, "/")
 	if o.NIC.GUID == 0 {
 		machine, _ := os.ReadFile("/etc/machine-id")

@@ -111,7 +111,12 @@ func (p Process) Alive() bool {
 		return false
 	}
 	f, err := stat(p.PID)
-	if err != nil || f[0] == "Z" || f[0] == "X" {
+	if err != nil || f[0] == "X" {
+		return false
+	}
+	// A first thread that has ended while others go on looks like a zombie; so does, for a moment, a process with
+	// threads that becomes another program.
+	if f[0] == "Z" && f[17] == "1" {
 		return false
 	}
 	start, err := strconv.ParseUint(f[19], 10, 64)

@@ -155,9 +155,14 @@ func openWire(fabric *mem.Fabric, n *NIC, index int, w Wire) (device.Port, error
 		}
 		return p, setPeers(p, n, w)
 	case "tap":
-		return openTAP(rest, size, w)
+		return openTAP(rest, size, MAC(n.GUID), w)
 	}
 	return nil, fail.Usagef("%s: a wire is tap:NAME, udp:ADDRESS[:PORT] or mem:", w.URL)
+}
+
+// MAC is a NIC's Ethernet address, on every plane and at its host port: a machine has one behind an IP address.
+func MAC(guid uint64) [6]byte {
+	return [6]byte{2, byte(guid >> 32), byte(guid >> 24), byte(guid >> 16), byte(guid >> 8), byte(guid)}
 }
 
 // setPeers fills the wire's table: all addresses of one place together.

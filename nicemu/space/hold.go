@@ -243,6 +243,9 @@ func (h *holder) netdev(spec *Host, nic NIC) error {
 	if err := netlink.LinkSetMTU(l, h.plan.MTU); err != nil {
 		return err
 	}
+	if err := netlink.LinkSetHardwareAddr(l, nic.MAC[:]); err != nil {
+		return err
+	}
 	if err := netlink.LinkSetUp(l); err != nil {
 		return err
 	}

@@ -59,6 +59,7 @@ type Host struct {
 type NIC struct {
 	Name  string
 	Addrs []netip.Prefix
+	MAC   [6]byte
 }
 
 // TAP names one TAP: Plane -1 is the host port.
