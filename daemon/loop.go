@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/internal/mono"
 )
 
@@ -17,8 +19,7 @@ const (
 	slowYield  = 300 * mono.Microsecond // a yield that took longer gave a spinner a whole slice …
 	holdSleep  = 20 * mono.Millisecond  // … so sleep at once for so long: a wake-up preempts, a yield does not
 	sleepMax   = 1 * mono.Second
-	pollEvery  = 500 * mono.Microsecond // busy: how often to look at the descriptors (programs that died)
-	checkEvery = 20 * mono.Millisecond  // how often contexts that the device gave up are closed
+	checkEvery = 20 * mono.Millisecond // how often contexts that the device gave up are closed
 )
 
 // loopState is what the loop goroutine owns.
@@ -26,13 +27,20 @@ type loopState struct {
 	epfd, wakeFD int
 	base         time.Time // clock: base + what time.Since says is CLOCK_MONOTONIC
 	baseNS       mono.Time
-	events       [32]unix.EpollEvent
+	events       [128]unix.EpollEvent
 	ts           unix.Timespec
 	noPwait2     bool
 	queued       atomic.Uint32
 	fds          map[int32]*client // pidfds
+	wires        map[int32]wireRef
 	steps        uint64
 	sleeps       uint64
+}
+
+// wireRef names a wire: its NIC and its place there.
+type wireRef struct {
+	nic *device.NIC
+	i   int
 }
 
 func (l *loopState) open(d *Daemon) error {
@@ -46,9 +54,16 @@ func (l *loopState) open(d *Daemon) error {
 	}
 	l.fds = map[int32]*client{}
 	l.watch(l.wakeFD, unix.EPOLLIN|unix.EPOLLET)
+	l.wires = map[int32]wireRef{}
 	for _, n := range d.nics {
-		for _, fd := range n.FDs() {
-			l.watch(fd, unix.EPOLLIN)
+		n.UseReadiness()
+		for i, w := range n.Wires() {
+			for _, fd := range w.FDs() {
+				l.wires[int32(fd)] = wireRef{n, i}
+				if err := l.watch(fd, unix.EPOLLIN); err != nil {
+					return fmt.Errorf("daemon: %s, wire %d: %w", n.Name(), i, err)
+				}
+			}
 		}
 	}
 	var ts unix.Timespec
@@ -90,12 +105,13 @@ func (d *Daemon) runLoop() {
 	unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) //nolint:errcheck // later wake-ups are all that is lost
 	l := &d.loop
 	now := l.now()
-	lastWork, lastPoll, lastCheck, hold := now, now, now, mono.Time(0)
+	lastWork, lastCheck, hold := now, now, mono.Time(0)
 	for !d.stop.Load() {
 		if l.queued.Load() != 0 {
 			d.runQueue()
 			lastWork = l.now()
 		}
+		d.poll(0)
 		now = l.now()
 		next, worked := d.step(now)
 		if now.Sub(lastCheck) >= checkEvery {
@@ -104,10 +120,6 @@ func (d *Daemon) runLoop() {
 		}
 		if worked {
 			lastWork = now
-			if now.Sub(lastPoll) >= pollEvery {
-				lastPoll = now
-				d.poll(0)
-			}
 			continue
 		}
 		if !d.cfg.NoIdleSpin && now >= hold && now.Sub(lastWork) < idleSpin {
@@ -118,7 +130,6 @@ func (d *Daemon) runLoop() {
 			continue
 		}
 		d.sleep(next)
-		lastPoll = l.now()
 	}
 	d.runQueue()
 }
@@ -154,13 +165,15 @@ func (d *Daemon) sleep(next mono.Time) {
 	}
 }
 
-// poll looks at the descriptors for up to wait. Ports and doorbells only end the sleep; a readable pidfd is a program
-// that died.
+// poll looks at the descriptors for up to wait: wires with packets, programs that died. Doorbells only end a sleep.
 func (d *Daemon) poll(wait mono.Duration) {
 	l := &d.loop
 	n := l.epollWait(wait)
 	for i := range n {
-		if c := l.fds[l.events[i].Fd]; c != nil {
+		fd := l.events[i].Fd
+		if w, ok := l.wires[fd]; ok {
+			w.nic.Ready(w.i)
+		} else if c := l.fds[fd]; c != nil {
 			d.programDied(c)
 		}
 	}

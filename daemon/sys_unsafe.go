@@ -24,8 +24,15 @@ func (l *loopState) epollWait(wait mono.Duration) int {
 		return n
 	}
 	l.ts = unix.NsecToTimespec(int64(wait)) // set before every call: the kernel may write the rest into it
-	n, _, e := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.epfd), uintptr(unsafe.Pointer(&l.events[0])),
-		uintptr(len(l.events)), uintptr(unsafe.Pointer(&l.ts)), 0, 0)
+	var n uintptr
+	var e unix.Errno
+	if wait == 0 { // cannot block
+		n, _, e = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.epfd), uintptr(unsafe.Pointer(&l.events[0])),
+			uintptr(len(l.events)), uintptr(unsafe.Pointer(&l.ts)), 0, 0)
+	} else {
+		n, _, e = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.epfd), uintptr(unsafe.Pointer(&l.events[0])),
+			uintptr(len(l.events)), uintptr(unsafe.Pointer(&l.ts)), 0, 0)
+	}
 	switch e {
 	case 0:
 		return int(n)

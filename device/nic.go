@@ -20,6 +20,7 @@ type NIC struct {
 
 	planes    []*plane
 	host      *hostPort
+	readiness bool
 	linkCheck mono.Time
 
 	contexts []*Context
@@ -55,7 +56,8 @@ func New(cfg Config) (*NIC, error) {
 	ec := EngineConfig{NICID: cfg.GUID, Instance: cfg.Instance, Seed: n.rnd.Uint64(), Addrs: cfg.Addrs, PacketMax: cfg.packetMax()}
 	for i, p := range cfg.Ports {
 		p.SetAddrs(cfg.Addrs)
-		pl := &plane{index: uint8(i), port: p, caps: p.Caps(), admin: true, up: true, rx: make([]pkt.Packet, pkt.Burst), held: pkt.NewBatch(pkt.Burst, cfg.packetMax())}
+		pl := &plane{index: uint8(i), port: p, caps: p.Caps(), admin: true, up: true, rx: make([]pkt.Packet, pkt.Burst),
+			gate: rxGate{waits: len(p.FDs()) > 0}, held: pkt.NewBatch(pkt.Burst, cfg.packetMax())}
 		n.planes = append(n.planes, pl)
 		ec.Planes = append(ec.Planes, pl.caps)
 	}

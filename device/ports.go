@@ -16,6 +16,7 @@ type plane struct {
 	admin   bool // not switched off by command
 	up      bool // admin and link
 	rx      []pkt.Packet
+	gate    rxGate
 	held    *pkt.Batch // packets that the wire refused; offered again before anything else goes
 	heldAt  mono.Time  // when the wire last took something
 	C       PlaneCounters
@@ -33,6 +34,7 @@ type PlaneCounters struct {
 // hostPort is the host's own network interface behind the NIC.
 type hostPort struct {
 	port  Port
+	gate  rxGate
 	rx    []pkt.Packet
 	batch *pkt.Batch // frames on their way to a plane, with headroom
 	C     HostPortCounters
@@ -47,14 +49,59 @@ type HostPortCounters struct {
 const frameMax = 9216 + 64
 
 func newHostPort(p Port) *hostPort {
-	return &hostPort{port: p, rx: make([]pkt.Packet, pkt.Burst), batch: pkt.NewBatch(pkt.Burst, frameMax)}
+	return &hostPort{port: p, gate: rxGate{waits: len(p.FDs()) > 0}, rx: make([]pkt.Packet, pkt.Burst), batch: pkt.NewBatch(pkt.Burst, frameMax)}
+}
+
+// rxGate saves system calls: where somebody watches the wires' descriptors (UseReadiness), a wire is asked only when
+// it has something.
+type rxGate struct {
+	waits bool // the wire has descriptors
+	ready bool
+	last  mono.Time
+}
+
+// rxAnyway is how often a wire is asked all the same: drivers keep house in RxBurst.
+const rxAnyway = mono.Millisecond
+
+// UseReadiness says that the caller watches the descriptors of Port(i).FDs() and calls Ready when one is readable.
+func (n *NIC) UseReadiness() { n.readiness = true }
+
+// Ready reports that a descriptor of port i is readable; i = len(planes) is the host port.
+func (n *NIC) Ready(i int) {
+	if i < len(n.planes) {
+		n.planes[i].gate.ready = true
+	} else if n.host != nil {
+		n.host.gate.ready = true
+	}
+}
+
+// Wires are all ports: the planes in order, then the host port if there is one.
+func (n *NIC) Wires() []Port {
+	ps := append([]Port(nil), n.cfg.Ports...)
+	if n.host != nil {
+		ps = append(ps, n.host.port)
+	}
+	return ps
+}
+
+// rxBurst asks a wire for packets, if that makes sense.
+func (n *NIC) rxBurst(g *rxGate, p Port, ps []pkt.Packet) int {
+	if n.readiness && g.waits && !g.ready && n.now.Sub(g.last) < rxAnyway && p.NextWake() > n.now {
+		return 0
+	}
+	g.last = n.now
+	k := p.RxBurst(n.now, ps)
+	if k == 0 {
+		g.ready = false // a descriptor that is readable still says so again
+	}
+	return k
 }
 
 // receive takes one burst of every plane and of the host port.
 func (n *NIC) receive() bool {
 	worked := false
 	for _, p := range n.planes {
-		k := p.port.RxBurst(n.now, p.rx)
+		k := n.rxBurst(&p.gate, p.port, p.rx)
 		if k == 0 {
 			continue
 		}
@@ -66,7 +113,7 @@ func (n *NIC) receive() bool {
 		n.receivePlane(p, p.rx[:k])
 	}
 	if n.host != nil {
-		if k := n.host.port.RxBurst(n.now, n.host.rx); k > 0 {
+		if k := n.rxBurst(&n.host.gate, n.host.port, n.host.rx); k > 0 {
 			worked = true
 			n.fromHost(n.host.rx[:k])
 		}
@@ -338,16 +385,4 @@ func (n *NIC) SetPlane(now mono.Time, i int, up bool) bool {
 	n.checkLinks()
 	n.settle()
 	return true
-}
-
-// FDs are the descriptors of all wires.
-func (n *NIC) FDs() []int {
-	var fds []int
-	for _, p := range n.planes {
-		fds = append(fds, p.port.FDs()...)
-	}
-	if n.host != nil {
-		fds = append(fds, n.host.port.FDs()...)
-	}
-	return fds
 }
