@@ -3,6 +3,7 @@
 package live
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -49,23 +50,10 @@ func TestKill(t *testing.T) {
 // the lab was made anew everything works.
 func TestKillDaemon(t *testing.T) {
 	l := up(t, spec{wire: "udp", flags: []string{"--daemon-per-host"}})
-	var labs []struct {
-		Daemons []struct {
-			Name    string
-			Process struct{ PID int }
-		}
-	}
-	l.json(t, &labs, "lab", "ls")
 	s, c := l.startPair(t, 30*time.Second, "a", "b", "ib_write_bw", "-D", "20")
 	time.Sleep(1500 * time.Millisecond)
-	killed := false
-	for _, d := range labs[0].Daemons {
-		if strings.HasSuffix(d.Name, "a") {
-			killed = sigkill(d.Process.PID) == nil
-		}
-	}
-	if !killed {
-		t.Fatalf("no daemon of host a in %+v", labs)
+	if err := sigkill(l.daemon(t, "a")); err != nil {
+		t.Fatal(err)
 	}
 	for _, j := range []*job{s, c} {
 		select {
@@ -95,4 +83,28 @@ func (l *lab) objects(t testing.TB) string {
 		b.WriteString(n.Name + " " + sorted(n.Objects) + "\n")
 	}
 	return b.String()
+}
+
+// daemon returns the number of the process that is a host's NIC.
+func (l *lab) daemon(t testing.TB, host string) int {
+	t.Helper()
+	for _, line := range strings.Split(l.nice(t, 10*time.Second, "lab", "ls", "--json"), "\n") { // one lab a line
+		var here struct {
+			Name  string
+			Hosts []struct {
+				Name      string
+				DaemonPID int `json:"daemon_pid"`
+			}
+		}
+		if json.Unmarshal([]byte(line), &here) != nil || here.Name != "live" {
+			continue
+		}
+		for _, h := range here.Hosts {
+			if h.Name == host {
+				return h.DaemonPID
+			}
+		}
+	}
+	t.Fatalf("no daemon of host %s in lab ls", host)
+	return 0
 }

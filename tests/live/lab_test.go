@@ -75,6 +75,7 @@ func up(t testing.TB, s spec) *lab {
 	t.Helper()
 	needWire(t, s.wire)
 	l := station(t)
+	l.env = append(l.env, "MR_LAB=live") // one of the user's own may be up as well
 	file := filepath.Join(l.dir, "lab.yaml")
 	if err := os.WriteFile(file, []byte(s.yaml()), 0o644); err != nil {
 		t.Fatal(err)
@@ -83,7 +84,7 @@ func up(t testing.TB, s spec) *lab {
 		if t.Failed() {
 			t.Logf("status at the end:\n%s", l.try(10*time.Second, "status"))
 		}
-		if out, err := l.command(30*time.Second, "lab", "down").CombinedOutput(); err != nil {
+		if out, err := l.command(30*time.Second, "lab", "down", "live").CombinedOutput(); err != nil {
 			t.Errorf("lab down: %v\n%s", err, out)
 		}
 	})
