@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,7 +115,8 @@ func collect(t testing.TB, n int, kind pkt.Kind, p *Port, others ...*Port) []pkt
 		k := p.RxBurst(now(), ps[:])
 		idle++
 		for _, q := range ps[:k] {
-			if q.Kind == kind {
+			foreign := kind == pkt.Ethernet && mac(q.Data[6:12]) != (mac{2, 0, 0, 0, 0, 1}) // the bridge's own
+			if q.Kind == kind && !foreign {
 				q.Data = append([]byte(nil), q.Data...)
 				out = append(out, q)
 				idle = 0
@@ -246,6 +250,14 @@ func TestMTU(t *testing.T) {
 					t.Error("frame of", len(q.Data))
 				}
 				if d := a.Stats().Drops; d["too_long"] != 3 {
+					t.Error(d)
+				}
+				tagged := append([]byte{2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0x81, 0, 0, 5, 0x88, 0xb5}, make([]byte, mtu+1)...)
+				a.TxBurst(now(), []pkt.Packet{{Kind: pkt.Ethernet, Data: tagged}, {Kind: pkt.Ethernet, Data: tagged[:18+mtu]}})
+				if q := collect(t, 1, pkt.Ethernet, b)[0]; !bytes.Equal(q.Data, tagged[:18+mtu]) {
+					t.Error("tagged frame of", len(q.Data))
+				}
+				if d := a.Stats().Drops; d["too_long"] != 4 {
 					t.Error(d)
 				}
 				// A plane whose ends disagree: the longer packet is counted where it does not fit.
@@ -448,6 +460,65 @@ func TestPremade(t *testing.T) {
 	}
 	if _, err := netlink.LinkByName("tx"); err == nil {
 		t.Error("a TAP that failed stays")
+	}
+}
+
+// An ordinary user opens the TAP that an administrator made for him, and is told what is missing else.
+func TestOwner(t *testing.T) {
+	if name := os.Getenv("MR_TEST_TAP_OWNER"); name != "" {
+		p, err := Open(name, Options{})
+		if err != nil {
+			fmt.Println("ERROR", err)
+			return
+		}
+		p.SetAddrs([]netip.Addr{a4})
+		p.TxBurst(now(), []pkt.Packet{packet(1, 100, a4, netip.MustParseAddr("239.0.0.1"))})
+		fmt.Println("OPENED", p.Trains(), p.Stats().TxPackets)
+		return
+	}
+	space(t, 1500)
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "mroce-owner") // not t.TempDir: that is closed to other users
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	os.Chmod(dir, 0o755)
+	exe := filepath.Join(dir, "test")
+	if err := os.WriteFile(exe, self, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, want string
+		owner      int
+		up         bool
+	}{{"mine", "OPENED true 1", 1000, true}, {"down", "ERROR tap: down: cannot set it up", 1000, false}, {"other", "ERROR tap: no right to the TAP other", 1001, true}, {"none", "no right to the TAP none", -1, false}} {
+		if c.owner > 0 {
+			l := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: c.name}, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI, Owner: uint32(c.owner), Group: uint32(c.owner)}
+			if err := netlink.LinkAdd(l); err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range l.Fds {
+				f.Close()
+			}
+			if c.up {
+				netlink.LinkSetUp(l)
+			}
+		}
+		cmd := exec.Command(exe, "-test.run", "^TestOwner$") // forked from this thread, so in its namespace
+		cmd.Env = []string{"MR_TEST_TAP_OWNER=" + c.name}
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+		out, err := cmd.CombinedOutput()
+		if strings.Contains(string(out), "/dev/net/tun may not be opened") {
+			need(t, "/dev/net/tun open to users", errors.New("it is not"))
+		}
+		if err != nil || !strings.Contains(string(out), c.want) {
+			t.Errorf("%s: %v %s, want %q", c.name, err, out, c.want)
+		}
 	}
 }
 
