@@ -154,7 +154,10 @@ def main():
     if not cmd:
         threading.Event().wait()
     try:
-        code = subprocess.run(cmd, env=dict(os.environ, MR_SOCKET=a.socket), timeout=120).returncode
+        env = dict(os.environ, MR_SOCKET=a.socket)
+        if env.get("MR_PRELOAD"):
+            env["LD_PRELOAD"] = env["MR_PRELOAD"]
+        code = subprocess.run(cmd, env=env, timeout=120).returncode
     finally:
         os.unlink(a.socket)
     sys.exit(code if code >= 0 else 128 - code)
