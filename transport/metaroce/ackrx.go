@@ -50,6 +50,7 @@ func (a *assoc) onAck(p *pkt.Packet, _ *wire.Header, payload []byte) {
 	if int(p.Plane) < len(a.planes) {
 		a.planes[p.Plane].heardNow()
 	}
+	a.silentPlanes()
 	a.timeRule()
 	a.reschedule()
 }

@@ -167,6 +167,7 @@ func (a *assoc) refuseLater(q *QP) {
 	b := q.fatalBlock()
 	b.Path = 0xFFFF
 	a.rx.addRefusal(b)
+	a.reschedule()
 }
 
 func (r *assocRx) addRefusal(b wire.RefusalBlock) {

@@ -92,6 +92,8 @@ type planeTx struct {
 	packetMax  int
 	noise      mono.Duration
 	lastHeard  mono.Time
+	asked      int           // packets sent since the plane was heard
+	askedAt    mono.Time     // first packet sent since the plane was heard, 0 = none
 	base       mono.Duration // smallest round trip of the last two periods
 	baseNext   mono.Duration
 	baseAt     mono.Time
@@ -270,11 +272,17 @@ func (a *assoc) giveUpAll() {
 // reschedule computes when onTimer has something to do.
 func (a *assoc) reschedule() {
 	t := mono.Min(a.helloAt, a.rx.ackDue)
+	if a.rx.ackNow {
+		t = a.e.now
+	}
 	if a.state == assocUp {
 		for i := range a.planes {
 			pl := &a.planes[i]
 			if pl.head != 0 {
 				t = mono.Min(t, pl.lossDue())
+			}
+			if pl.asked >= silentPackets && pl.state == planeActive && len(a.planes) > 1 {
+				t = mono.Min(t, max(pl.askedAt.Add(pl.silence()), a.e.now+1))
 			}
 			if pl.state == planeProbing && !pl.probeWant {
 				t = mono.Min(t, pl.probeAt)
@@ -294,6 +302,7 @@ func (a *assoc) onTimer() {
 		a.rx.ackDue = never
 	}
 	if a.state == assocUp {
+		a.silentPlanes()
 		a.timeRule()
 		for i := range a.planes {
 			a.planes[i].onTimer()

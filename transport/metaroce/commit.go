@@ -274,7 +274,9 @@ func (e *Engine) answer(j *job) {
 	}
 	s := &q.rsp
 	switch {
-	case q.state == StateErr && s.fatal != 0 && j.psn >= s.fatalPSN:
+	case q.state == StateErr && s.fatal != 0:
+		// what released a failure is not acknowledged: a held packet of the failed request may have been, and the
+		// acknowledgement would complete it. The refusal says that everything before was executed.
 		j.a.refuseSeq(j.rp, j.seq, j.ce, q.fatalBlock())
 	case q.state == StateErr && s.fatal == 0:
 	case j.abandoned:

@@ -13,6 +13,7 @@ const (
 	tailMin       = 64  // bytes that the last packet of a longer WRITE carries at least
 	ageLimit      = 250 * mono.Millisecond
 	timeWidenMax  = 4.0 // the time rule: up to five times its width
+	silentPackets = 3   // packets without any answer that make a plane suspect: one or two get lost by chance
 	probesGood    = 2   // answered probes that bring a plane back
 	rdMax         = 128 // READs and atomics outstanding, largest max_rd_atomic
 	defaultWindow = 256 << 10

@@ -88,8 +88,8 @@ func (pl *planeTx) onTimer() {
 		if d := pl.probeTime(r.path); r.sent.Add(d) <= now {
 			pl.timedOut++
 			pl.timeouts++
-			if pl.silent(d) {
-				a.planeFailed(pl, "silent")
+			if pl.timeouts > 6 { // no plane speaks: this one is probed, data would only pile up
+				a.planeFailed(pl, "no answer")
 			} else {
 				pl.timeout(d)
 			}
@@ -118,19 +118,38 @@ func (pl *planeTx) timeout(d mono.Duration) {
 	}
 }
 
-// silent reports whether the plane has said nothing for a probe time while another plane was heard.
-func (pl *planeTx) silent(d mono.Duration) bool {
+// silence is how long a plane may say nothing after it was sent something.
+func (pl *planeTx) silence() mono.Duration {
 	a := pl.a
-	now := a.e.now
-	if now.Sub(pl.lastHeard) < d {
-		return false
+	v := max(4*a.rttvar, a.srtt/8, pl.noise)
+	if a.rttvar == 0 {
+		v = max(v, a.srtt)
 	}
+	return a.srtt + mono.Duration(float64(v)*(1+a.widen)) + a.hold
+}
+
+// silentPlanes finds the planes that say nothing while another one is heard: all that is in flight there moves.
+func (a *assoc) silentPlanes() {
+	if len(a.planes) == 1 {
+		return
+	}
+	now := a.e.now
 	for i := range a.planes {
-		if o := &a.planes[i]; o != pl && o.state == planeActive && now.Sub(o.lastHeard) < d/2 {
-			return true
+		pl := &a.planes[i]
+		if pl.state != planeActive || pl.asked < silentPackets {
+			continue
+		}
+		d := pl.silence()
+		if now.Sub(pl.askedAt) < d {
+			continue
+		}
+		for k := range a.planes {
+			if o := &a.planes[k]; k != i && o.state == planeActive && now.Sub(o.lastHeard) < d/2 {
+				a.planeFailed(pl, "silent")
+				break
+			}
 		}
 	}
-	return pl.timeouts > 6 // no plane speaks: this one is probed too, data would only pile up
 }
 
 // planeFailed moves everything in flight on a plane elsewhere at once and begins to probe it.
@@ -149,7 +168,7 @@ func (a *assoc) planeFailed(pl *planeTx, _ string) {
 		e.lose(n)
 		p.advance(e)
 	}
-	pl.cur, pl.curLeft = nil, 0
+	pl.cur, pl.curLeft, pl.askedAt, pl.asked = nil, 0, 0, 0
 	e.host.Event(transport.Event{Kind: transport.EventPlaneDown, Peer: a.name, Plane: pl.idx})
 	a.startProbing(pl)
 }
@@ -203,7 +222,7 @@ func (pl *planeTx) onProbeAck(id uint32) {
 	pl.a.reschedule()
 }
 
-func (pl *planeTx) heardNow() { pl.lastHeard = pl.a.e.now }
+func (pl *planeTx) heardNow() { pl.lastHeard, pl.askedAt, pl.asked = pl.a.e.now, 0, 0 }
 
 // sendProbes writes the probes that are due, padded to the data MTU: a plane that loses only large packets is dead.
 func (a *assoc) sendProbes(b *pkt.Batch) {

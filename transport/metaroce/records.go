@@ -57,6 +57,9 @@ func (e *Engine) newRec(p *txPath, q *QP, kind txKind, psn uint64, size int) *tx
 	}
 	pl.tail = i
 	pl.inflight += size
+	if pl.asked++; pl.askedAt == 0 {
+		pl.askedAt = e.now
+	}
 	p.next++
 	p.sent++
 	pl.sent++

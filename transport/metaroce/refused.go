@@ -103,19 +103,28 @@ func (q *QP) onFailed(f *wire.RefusalBlock) {
 		return
 	}
 	psn := f.PSN.Expand(r.una)
-	if psn < r.una || psn >= r.next || psn >= r.stop {
+	if psn >= r.next || psn >= r.stop {
+		return
+	}
+	st := transport.RemOpErr
+	switch f.Code {
+	case wire.RefuseAccess:
+		st = transport.RemAccessErr
+	case wire.RefuseInvalid:
+		st = transport.RemInvReqErr
+	}
+	if psn < r.una { // a READ or atomic that was accepted and could not be executed
+		for n := r.head; n < r.tail && r.wq(n).first <= psn; n++ {
+			if w := r.wq(n); w.last >= psn && w.Op.HasResponse() && !w.answered {
+				w.failed, r.stop = st, psn
+				q.complete()
+				return
+			}
+		}
 		return
 	}
 	r.stop = psn
-	w := r.wq(uint64(r.ps.at(psn).wqe))
-	switch f.Code {
-	case wire.RefuseAccess:
-		w.failed = transport.RemAccessErr
-	case wire.RefuseInvalid:
-		w.failed = transport.RemInvReqErr
-	default:
-		w.failed = transport.RemOpErr
-	}
+	r.wq(uint64(r.ps.at(psn).wqe)).failed = st
 	for n := r.una; n < psn; n++ {
 		r.ps.at(n).acked = true
 	}

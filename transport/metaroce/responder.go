@@ -96,7 +96,6 @@ func (s *responder) dropResponses(e *Engine, n uint64) {
 	}
 	s.resps.hi = max(n, s.resps.lo)
 	s.respNext = min(s.respNext, s.resps.hi)
-	s.rrtx.clear()
 }
 
 // free gives back every buffer.
@@ -120,7 +119,7 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 	s := &q.rsp
 	psn := h.PSN.Expand(s.exp)
 	if q.state == StateErr {
-		q.answerFailed(a, rp, h, p, psn)
+		q.answerFailed(a, rp, h, p)
 		return
 	}
 	switch {
@@ -153,17 +152,14 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 }
 
 // answerFailed: a failed QP answers every packet, or the loss of its one answer would hang the peer or lie to it.
-func (q *QP) answerFailed(a *assoc, rp *rxPath, h *wire.Header, p *pkt.Packet, psn uint64) {
+func (q *QP) answerFailed(a *assoc, rp *rxPath, h *wire.Header, p *pkt.Packet) {
 	s := &q.rsp
-	switch {
-	case s.fatal == 0:
+	if s.fatal == 0 {
 		q.e.C.RefusedNoQP++
 		a.refuse(rp, h, p, wire.RefusalBlock{PSN: h.PSN, Code: wire.RefuseNoQP})
-	case psn < s.fatalPSN:
-		a.accept(rp, h, p)
-	default:
-		a.refuse(rp, h, p, q.fatalBlock())
+		return
 	}
+	a.refuse(rp, h, p, q.fatalBlock()) // cumulative: right for PSNs before the failed one, too
 }
 
 func (q *QP) fatalBlock() wire.RefusalBlock {

@@ -206,10 +206,7 @@ func (q *QP) responseMemoryGone(n uint64, err transport.MemErr) {
 	p := s.resps.at(n)
 	psn := p.psn
 	s.nreads = 0
-	s.resps.hi = n // neither this packet nor a later one will ever go
-	q.e.putResp(p.buf)
-	p.buf = 0
-	s.respNext = min(s.respNext, n)
+	s.dropResponses(q.e, n) // neither this packet nor a later one will ever go
 	q.enterFatal(psn, codeOf(err), transport.RemAccessErr)
 	q.a.refuseLater(q)
 }

@@ -161,9 +161,14 @@ type QPOptions struct {
 	Retry       uint8 // 7 if 0; 255 = none
 	RNRRetry    uint8 // 7 if 0; 255 = none
 	MinRNR      uint8 // 12 if 0
+	done        bool
 }
 
 func (o *QPOptions) defaults() {
+	if o.done {
+		return
+	}
+	o.done = true
 	set := func(p *int, v int) {
 		if *p == 0 {
 			*p = v
