@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -34,11 +35,21 @@ func open(t testing.TB, at string, o Options) *Port {
 	return p
 }
 
-// pair joins two planes by their peer tables. base keeps the ports of the tests apart.
-func pair(t testing.TB, base int, o Options) (a, b *Port) {
+var places byte
+
+// place is a loopback address that no other test, of this or another run, uses.
+func place() string {
+	places++
+	pid := os.Getpid()
+	return fmt.Sprintf("127.%d.%d.%d", 64+pid>>8&63, pid&255, places)
+}
+
+// pair joins two planes, at one address as a rule, by their peer tables.
+func pair(t testing.TB, o Options) (a, b *Port) {
 	t.Helper()
-	a = open(t, fmt.Sprintf("udp:127.0.0.1:%d", base), o)
-	b = open(t, fmt.Sprintf("udp:127.0.0.1:%d", base+PortSpan), o)
+	at := place()
+	a = open(t, fmt.Sprintf("udp:%s:20000", at), o)
+	b = open(t, fmt.Sprintf("udp:%s:%d", at, 20000+PortSpan), o)
 	a.SetAddrs([]netip.Addr{a4, a6})
 	b.SetAddrs([]netip.Addr{b4, b6})
 	if err := a.SetPeer(b.LocalAddr(), b4, b6); err != nil {
@@ -95,9 +106,9 @@ func TestParseURL(t *testing.T) {
 
 // Mixed lengths, destinations, entropies and TOS arrive whole; within a flow in order, with the right addresses.
 func TestDelivery(t *testing.T) {
-	for i, o := range []Options{{}, {NoTrains: true}} {
+	for _, o := range []Options{{}, {NoTrains: true}} {
 		t.Run(fmt.Sprintf("trains=%v", !o.NoTrains), func(t *testing.T) {
-			a, b := pair(t, 20000+300*i, o)
+			a, b := pair(t, o)
 			r := rng.New(1, "udp")
 			sent := map[uint32]pkt.Packet{}
 			var ps []pkt.Packet
@@ -143,7 +154,8 @@ func TestDelivery(t *testing.T) {
 }
 
 func TestIPv6(t *testing.T) {
-	a, b := open(t, "udp:[::1]:20600", Options{}), open(t, "udp:[::1]:20700", Options{})
+	base := 15000 + os.Getpid()*(2*PortSpan)%15000
+	a, b := open(t, fmt.Sprintf("udp:[::1]:%d", base), Options{}), open(t, fmt.Sprintf("udp:[::1]:%d", base+PortSpan), Options{})
 	a.SetAddrs([]netip.Addr{a4})
 	b.SetAddrs([]netip.Addr{b4})
 	a.SetPeer(b.LocalAddr(), b4)
@@ -163,8 +175,8 @@ func TestIPv6(t *testing.T) {
 
 // Without a table the addresses of the NICs are UDP addresses, as in plain RoCEv2.
 func TestNoTable(t *testing.T) {
-	a, b := open(t, "udp:127.9.0.1", Options{}), open(t, "udp:127.9.0.2", Options{})
-	x, y := netip.MustParseAddr("127.9.0.1"), netip.MustParseAddr("127.9.0.2")
+	x, y := netip.MustParseAddr(place()), netip.MustParseAddr(place())
+	a, b := open(t, "udp:"+x.String(), Options{}), open(t, "udp:"+y.String(), Options{})
 	a.SetAddrs([]netip.Addr{x})
 	b.SetAddrs([]netip.Addr{y})
 	a.TxBurst(0, []pkt.Packet{packet(1, 100, x, y)})
@@ -197,7 +209,7 @@ func TestPeerTable(t *testing.T) {
 }
 
 func TestDrops(t *testing.T) {
-	a, b := pair(t, 21800, Options{PacketMax: 1000})
+	a, b := pair(t, Options{PacketMax: 1000})
 	exact, long := packet(1, 1000, a4, b4), packet(2, 1001, a4, b4)
 	group := packet(3, 100, a4, netip.MustParseAddr("239.0.0.1"))
 	family := packet(4, 100, a4, netip.MustParseAddr("fd00::77"))
@@ -208,7 +220,7 @@ func TestDrops(t *testing.T) {
 	if d := a.Stats().Drops; d["too_long"] != 1 || d["multicast"] != 1 || d["address_family"] != 1 || d["short"] != 1 {
 		t.Error(d)
 	}
-	big := open(t, "udp:127.0.0.1:21990", Options{})
+	big := open(t, "udp:"+place(), Options{})
 	big.SetPeer(b.LocalAddr(), b4)
 	big.TxBurst(0, []pkt.Packet{packet(1, 1001, a4, b4)})
 	for end := time.Now().Add(time.Second); b.Stats().Drops["too_long"] == 0 && time.Now().Before(end); {
@@ -235,7 +247,7 @@ func TestDrops(t *testing.T) {
 
 // A full socket holds its packets back, refuses more, and loses nothing.
 func TestFullSocket(t *testing.T) {
-	a, b := pair(t, 20800, Options{NoTrains: true})
+	a, b := pair(t, Options{NoTrains: true})
 	r := rng.New(1, "full")
 	a.tx.call = func(fd int, m []mmsghdr) (int, unix.Errno) { // loopback is never full
 		if r.Chance(.4) {
@@ -285,8 +297,8 @@ func TestFullSocket(t *testing.T) {
 }
 
 func TestTunnel(t *testing.T) {
-	a, b := pair(t, 21000, Options{})
-	c := open(t, "udp:127.0.0.1:21200", Options{})
+	a, b := pair(t, Options{})
+	c := open(t, "udp:"+place(), Options{})
 	c.SetAddrs([]netip.Addr{c4})
 	a.SetPeer(c.LocalAddr(), c4)
 	c.SetPeer(a.LocalAddr(), a4)
@@ -329,8 +341,8 @@ func TestTunnel(t *testing.T) {
 }
 
 func TestNoAllocation(t *testing.T) {
-	for i, o := range []Options{{}, {NoTrains: true}} {
-		a, b := pair(t, 21400+200*i, o)
+	for _, o := range []Options{{}, {NoTrains: true}} {
+		a, b := pair(t, o)
 		var out []pkt.Packet
 		for id := range uint32(8) {
 			out = append(out, packet(id, 1000, a4, b4))
@@ -350,11 +362,11 @@ func TestNoAllocation(t *testing.T) {
 
 // One core does both ends: half of what a pair of cores would do.
 func BenchmarkWire(bm *testing.B) {
-	for i, o := range []Options{{}, {NoTrains: true}} {
-		for j, size := range []int{1052, 4148} {
-			for k, flows := range []int{1, 16} { // packets of a burst in one flow, or path after path
+	for _, o := range []Options{{}, {NoTrains: true}} {
+		for _, size := range []int{1052, 4148} {
+			for _, flows := range []int{1, 16} { // packets of a burst in one flow, or path after path
 				bm.Run(fmt.Sprintf("trains=%v/%d/flows=%d", !o.NoTrains, size, flows), func(bm *testing.B) {
-					a, b := pair(bm, 24000+1000*i+400*j+200*k, o)
+					a, b := pair(bm, o)
 					var out, in [pkt.Burst]pkt.Packet
 					for i := range out {
 						out[i] = packet(uint32(i), size, a4, b4)
@@ -381,8 +393,8 @@ func BenchmarkWire(bm *testing.B) {
 
 // Everything that waits is read, burst after burst without an empty one between.
 func TestBacklog(t *testing.T) {
-	for i, o := range []Options{{}, {NoTrains: true}} {
-		a, b := pair(t, 23200+200*i, o)
+	for _, o := range []Options{{}, {NoTrains: true}} {
+		a, b := pair(t, o)
 		var out [pkt.Burst]pkt.Packet
 		for i := range out {
 			out[i] = packet(uint32(i), 100, a4, b4)
@@ -403,7 +415,7 @@ func TestBacklog(t *testing.T) {
 
 // A device that cannot segment: trains end, and nothing is lost.
 func TestNoSegmentation(t *testing.T) {
-	a, b := pair(t, 23000, Options{})
+	a, b := pair(t, Options{})
 	a.tx.call = func(fd int, m []mmsghdr) (int, unix.Errno) {
 		if m[0].hdr.Iovlen > 1 {
 			return 0, unix.EIO
