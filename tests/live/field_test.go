@@ -116,7 +116,7 @@ func TestF40OrderSoak(t *testing.T) {
 		rounds = "1000000"
 	}
 	l := up(t, spec{wire: "mem", impair: "  - {loss: 5%, reorder: 10%}"})
-	l.integrity(t, 50*time.Minute, "-t", "order", "-n", rounds)
+	l.verbs(t, 50*time.Minute, "mr_flag", "-n", rounds)
 }
 
 // oneNIC starts a single NIC with `nicemu up`, for both ends of a program.

@@ -4,6 +4,7 @@ package live
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 )
@@ -41,15 +42,20 @@ func TestIntegrityFlapping(t *testing.T) {
 	t.Logf("the plane changed %d times", <-flapped)
 }
 
-// integrity runs build/tests/mr_integrity between the hosts.
+// integrity runs mr_integrity between the hosts.
 func (l *lab) integrity(t testing.TB, limit time.Duration, args ...string) {
 	t.Helper()
-	program := build(t, "tests/mr_integrity")
+	l.verbs(t, limit, "mr_integrity", args...)
+}
+
+// verbs runs a test program of verbs/tests on both hosts.
+func (l *lab) verbs(t testing.TB, limit time.Duration, program string, args ...string) {
+	t.Helper()
 	p := port()
-	args = append([]string{program, "-p", p}, args...)
+	args = append([]string{build(t, "tests/"+program), "-p", p}, args...)
 	s := l.start(t, limit, "a", args...)
 	l.listening(t, "a", p, s)
-	out := l.on(t, limit, "b", append(args, addrOf["a"])...)
+	c := l.start(t, limit, "b", append(args, addrOf["a"])...)
+	t.Log(strings.TrimSpace(c.wait(t)))
 	s.wait(t)
-	t.Log(out)
 }
