@@ -85,12 +85,13 @@ func TestUpFlags(t *testing.T) {
 	a := netip.MustParseAddr
 	want := serve.NIC{
 		Name: "h/mr1", Dev: "mr1", Addrs: []netip.Addr{a("10.0.0.1"), a("fd00::1")},
+		Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/128")},
 		Planes: []serve.Wire{
 			{URL: "udp:192.0.2.1", MTU: 4300, Peers: []serve.Peer{{GID: a("10.0.0.2"), At: netip.MustParseAddrPort("192.0.2.2:4791")}}},
 			{URL: "udp:198.51.100.1:5000", MTU: 4300, Peers: []serve.Peer{{GID: a("10.0.0.2"), At: netip.MustParseAddrPort("198.51.100.2:5000")}}},
 		},
 	}
-	if d := cmp.Diff(want, n, cmp.Comparer(func(x, y netip.Addr) bool { return x == y }), cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y })); d != "" {
+	if d := cmp.Diff(want, n, cmp.Comparer(func(x, y netip.Addr) bool { return x == y }), cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y }), cmp.Comparer(func(x, y netip.Prefix) bool { return x == y })); d != "" {
 		t.Error(d)
 	}
 	for in, why := range map[string]string{
@@ -227,6 +228,7 @@ func fields(b *strings.Builder, indent string, t reflect.Type) {
 			what = "object of numbers"
 		case reflect.Interface:
 			what = "anything"
+		default:
 		}
 		b.WriteString(indent + name + " " + list + what + "\n")
 		fields(b, indent+"  ", f.Type)

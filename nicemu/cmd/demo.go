@@ -155,8 +155,7 @@ func (d *demo) run(ctx context.Context, asJSON bool) error {
 		}
 		r := d.step(ctx, st)
 		if ctx.Err() != nil {
-			w.Flush()
-			return ctx.Err()
+			return errors.Join(ctx.Err(), w.Flush())
 		}
 		if !r.OK {
 			bad++
@@ -171,7 +170,9 @@ func (d *demo) run(ctx context.Context, asJSON bool) error {
 		ok := map[bool]string{true: "yes", false: "NO"}[r.OK]
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.Program, number(r.Value), r.Unit, ok, r.Note)
 	}
-	w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
 	for _, t := range details {
 		d.e.note("\n%s", t)
 	}

@@ -29,7 +29,7 @@ func whyUnreached(path string) string {
 		}
 		return ""
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // read only
 	dynamic := false
 	for _, p := range f.Progs {
 		dynamic = dynamic || p.Type == elf.PT_INTERP

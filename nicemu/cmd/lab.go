@@ -75,6 +75,7 @@ func labUpFlags() []cli.Flag {
 		&cli.StringFlag{Name: "wire", Usage: "tap, udp or mem instead of what the file says"},
 		&cli.BoolFlag{Name: "daemon-per-host", Usage: "one daemon a host, so that one can be killed"},
 		&cli.StringFlag{Name: "group", Usage: "let this group use the lab's NICs too"},
+		&cli.StringFlag{Name: "oob", Usage: "how TCP between hosts travels: planes (over the NIC, as with a real one) or veth (beside it); default: planes where possible"},
 		&cli.StringFlag{Name: "isolation", Usage: "how hosts are kept apart: root, user or none; default: the best this machine allows"},
 		&cli.BoolFlag{Name: "no-view", Usage: "show programs the machine's own /sys and /dev"},
 	}
@@ -163,9 +164,13 @@ func (e *env) bringUp(c *cli.Context) (*lab.State, error) {
 	if kinds := []lab.Isolation{"", lab.IsolateRoot, lab.IsolateUser, lab.IsolateNone}; !slices.Contains(kinds, how) {
 		return nil, fail.Usagef("--isolation %s: one of root, user, none", how)
 	}
+	oob := c.String("oob")
+	if !slices.Contains([]string{"", "planes", "veth"}, oob) {
+		return nil, fail.Usagef("--oob %s: planes or veth", oob)
+	}
 	return lab.Up(c.Context, l, lab.Options{
-		Isolation: how,
-		File:      name, Version: e.version, DaemonPerHost: c.Bool("daemon-per-host"), Group: c.String("group"), NoView: c.Bool("no-view"),
+		Isolation: how, OOB: oob,
+		File: name, Version: e.version, DaemonPerHost: c.Bool("daemon-per-host"), Group: c.String("group"), NoView: c.Bool("no-view"),
 		Note: func(s string) { e.note("%s", s) },
 	})
 }
@@ -181,12 +186,11 @@ func (e *env) labUp(c *cli.Context) error {
 	if c.Bool("json") {
 		return e.printJSON(labJSON(s))
 	}
-	e.describe(s)
-	return nil
+	return e.describe(s)
 }
 
 // describe prints what `up` made.
-func (e *env) describe(s *lab.State) {
+func (e *env) describe(s *lab.State) error {
 	kept := map[lab.Isolation]string{
 		lab.IsolateRoot: "network, UTS and mount namespaces", lab.IsolateUser: "namespaces inside a user namespace", lab.IsolateNone: "no namespaces",
 	}[s.Isolation]
@@ -209,10 +213,13 @@ func (e *env) describe(s *lab.State) {
 			fmt.Fprintf(w, "%s\t%s\t%s\n", h.Name, n.Name, strings.Join(addrs, " "))
 		}
 	}
-	w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
 	if len(s.Hosts) > 0 {
 		fmt.Fprintf(e.out, "try: nicemu lab exec %s -- ibv_devinfo\n", s.Hosts[0].Name)
 	}
+	return nil
 }
 
 type labInfo struct {

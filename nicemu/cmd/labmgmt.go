@@ -213,7 +213,7 @@ func (e *env) capture(c *cli.Context) (err error) {
 		return err
 	}
 	t := &target{client: client}
-	out := io.Writer(e.out)
+	out := e.out
 	if name := c.String("write"); name != "-" {
 		f, errOpen := os.Create(name)
 		if errOpen != nil {

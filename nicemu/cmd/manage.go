@@ -274,7 +274,9 @@ func (e *env) paths(c *cli.Context) error {
 	for _, p := range all {
 		for _, n := range p.NICs {
 			fmt.Fprintf(e.out, "%s\n", n.Name)
-			e.printTree("  ", n.Peers)
+			if err := e.printTree("  ", n.Peers); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -282,15 +284,16 @@ func (e *env) paths(c *cli.Context) error {
 
 // printTree prints what the transport says of its paths: its fields are its own, and new ones show up by themselves.
 // A list of flat objects becomes a table.
-func (e *env) printTree(indent string, v any) {
+func (e *env) printTree(indent string, v any) error {
 	switch x := v.(type) {
 	case []any:
 		if table(x) {
-			e.printTable(indent, x)
-			return
+			return e.printTable(indent, x)
 		}
 		for _, item := range x {
-			e.printTree(indent, item)
+			if err := e.printTree(indent, item); err != nil {
+				return err
+			}
 		}
 	case map[string]any:
 		var flat, deep []string
@@ -313,13 +316,16 @@ func (e *env) printTree(indent string, v any) {
 		}
 		for _, k := range deep {
 			fmt.Fprintf(e.out, "%s%s\n", indent, k)
-			e.printTree(indent+"  ", x[k])
+			if err := e.printTree(indent+"  ", x[k]); err != nil {
+				return err
+			}
 		}
 	case nil:
 		fmt.Fprintf(e.out, "%snone\n", indent)
 	default:
 		fmt.Fprintf(e.out, "%s%s\n", indent, scalar(x))
 	}
+	return nil
 }
 
 func scalar(v any) string {
@@ -348,7 +354,7 @@ func table(list []any) bool {
 	return len(list) > 0
 }
 
-func (e *env) printTable(indent string, list []any) {
+func (e *env) printTable(indent string, list []any) error {
 	cols := map[string]bool{}
 	for _, item := range list {
 		for k := range item.(map[string]any) {
@@ -386,7 +392,7 @@ func (e *env) printTable(indent string, list []any) {
 		}
 		fmt.Fprintf(w, "%s%s\t\n", indent, strings.Join(cells, "\t"))
 	}
-	w.Flush()
+	return w.Flush()
 }
 
 func (e *env) events(c *cli.Context) error {

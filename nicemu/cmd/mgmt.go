@@ -1,7 +1,6 @@
 package cmd
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -91,7 +90,7 @@ func findTarget(nic string) (*target, error) {
 			return t, nil
 		}
 		known = append(known, allNames(c)...)
-		c.Close()
+		_ = c.Close()
 	}
 	if len(known) == 0 {
 		_, _, err := findSocket()
@@ -264,11 +263,4 @@ func (t *target) call(cmd, nic string, args, out any) error {
 		return fail.New(code, "%s", e.Message)
 	}
 	return err
-}
-
-// raw runs a command and keeps the answer as it came.
-func (t *target) raw(cmd, nic string, args any) (json.RawMessage, error) {
-	var r json.RawMessage
-	err := t.call(cmd, nic, args, &r)
-	return r, err
 }

@@ -27,6 +27,7 @@ func (e *env) upCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "wire", Usage: "a plane's wire, in order: tap:NAME[?bridge=BR], udp:ADDRESS[:PORT], mem:"},
 			&cli.StringSliceFlag{Name: "addr", Usage: "address of the NIC with its prefix length; its GIDs, in order"},
 			&cli.StringSliceFlag{Name: "peer", Usage: "where a GID is reached on udp wires: GID=[PLANE:]ADDRESS[:PORT]"},
+			&cli.StringFlag{Name: "netdev", Usage: "give this machine a network interface of that name behind the NIC, with its addresses (needs root)"},
 			&cli.IntFlag{Name: "mtu", Usage: "MTU of the planes' Ethernet", Value: labfile.DefaultMTU},
 			&cli.StringFlag{Name: "socket", Usage: "path of the control socket"},
 			&cli.StringFlag{Name: "group", Usage: "let this group use the NIC too"},
@@ -156,6 +157,10 @@ func upNIC(c *cli.Context) (serve.NIC, error) {
 		}
 		n.Planes = append(n.Planes, serve.Wire{URL: w, MTU: c.Int("mtu")})
 	}
+	if dev := c.String("netdev"); dev != "" {
+		kind, _, _ := strings.Cut(wires[0], ":")
+		n.HostPort = &serve.Wire{URL: dev, MTU: serve.HostMTU(kind, c.Int("mtu"))}
+	}
 	for _, p := range c.StringSlice("peer") {
 		if err := addPeer(&n, p); err != nil {
 			return n, err
@@ -179,6 +184,7 @@ func addressesOf(c *cli.Context, n *serve.NIC) error {
 			pre = netip.PrefixFrom(a, a.BitLen())
 		}
 		n.Addrs = append(n.Addrs, pre.Addr())
+		n.Prefixes = append(n.Prefixes, pre)
 	}
 	return nil
 }

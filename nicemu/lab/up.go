@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -28,6 +29,7 @@ type Options struct {
 	Group         string
 	NoView        bool
 	Isolation     Isolation    // "" = the best this machine allows
+	OOB           string       // planes, veth; "" = over the planes where a host port is possible
 	Note          func(string) // told what was decided or did not work
 }
 
@@ -55,6 +57,9 @@ func Up(ctx context.Context, l *labfile.Lab, o Options) (*State, error) {
 	}
 	for _, n := range c.notes {
 		o.Note(n)
+	}
+	if o.OOB == "planes" && !c.hasTAP() {
+		return nil, fail.Lackf("--oob planes needs a host port: %v", c.tap)
 	}
 	wires, err := c.wires(l, o.DaemonPerHost)
 	if err != nil {
@@ -119,7 +124,7 @@ func newState(l *labfile.Lab, c choice, wire, dir string, o Options) *State {
 	switch {
 	case c.isolation == IsolateNone:
 		s.OOB = "machine"
-	case c.hasTAP() && serve.HaveHost:
+	case c.hasTAP() && o.OOB != "veth":
 		s.OOB = "planes"
 	default:
 		s.OOB = "veth"
@@ -170,7 +175,16 @@ func (s *State) bringUp(ctx context.Context, l *labfile.Lab, o Options) error {
 		defer made.Close()
 		taps = made.TAPs
 	}
-	cfgs, err := s.configs(l, o, taps)
+	var peers [][]serve.Peer
+	if s.Wire == "udp" {
+		n, release, err := s.claimNet()
+		if err != nil {
+			return err
+		}
+		defer release()
+		peers = s.udpPeers(n)
+	}
+	cfgs, err := s.configs(l, o, taps, peers)
 	if err != nil {
 		return err
 	}
@@ -193,7 +207,10 @@ func (s *State) makeSpace(o Options) (*space.Made, error) {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return nil, err
 	}
-	p := space.Plan{MTU: s.Plane.LinkMTU(), HostPort: s.OOB == "planes", VnetHdr: serve.TAPVnetHdr, Rootless: s.Isolation == IsolateUser}
+	p := space.Plan{
+		MTU: s.Plane.LinkMTU(), HostMTU: s.hostMTU(), HostPort: s.OOB == "planes",
+		PlaneVnetHdr: serve.PlaneVnetHdr, HostVnetHdr: serve.HostVnetHdr, Rootless: s.Isolation == IsolateUser,
+	}
 	if s.Wire == "tap" {
 		p.Planes = s.Planes
 	}
@@ -230,6 +247,14 @@ func (s *State) makeSpace(o Options) (*space.Made, error) {
 		return nil, err
 	}
 	return made, nil
+}
+
+// hostMTU is the MTU of the hosts' netdevs.
+func (s *State) hostMTU() int {
+	if s.OOB == "planes" {
+		return serve.HostMTU(s.Wire, s.Plane.LinkMTU())
+	}
+	return s.Plane.LinkMTU()
 }
 
 // view says what the host's programs see in /sys and /dev.
@@ -279,7 +304,7 @@ type daemonConfig struct {
 }
 
 // configs makes the configuration of every daemon.
-func (s *State) configs(l *labfile.Lab, o Options, taps map[space.TAP]*os.File) ([]daemonConfig, error) {
+func (s *State) configs(l *labfile.Lab, o Options, taps map[space.TAP]*os.File, peers [][]serve.Peer) ([]daemonConfig, error) {
 	all := make([]daemonConfig, len(s.Daemons))
 	for i, d := range s.Daemons {
 		all[i].config = &serve.Config{
@@ -287,7 +312,6 @@ func (s *State) configs(l *labfile.Lab, o Options, taps map[space.TAP]*os.File) 
 			Spool: filepath.Join(s.dir, "spool"), Impair: l.Impair,
 		}
 	}
-	peers := s.udpPeers()
 	for i := range s.Hosts {
 		h := &s.Hosts[i]
 		dc := &all[h.Daemon]
@@ -323,7 +347,7 @@ func (s *State) configs(l *labfile.Lab, o Options, taps map[space.TAP]*os.File) 
 				if err != nil {
 					return nil, err
 				}
-				nic.HostPort = &serve.Wire{URL: "tap:" + n.Name, FD: fd, MTU: s.Plane.LinkMTU()}
+				nic.HostPort = &serve.Wire{URL: "tap:" + n.Name, FD: fd, MTU: s.hostMTU()}
 			}
 			dc.config.NICs = append(dc.config.NICs, nic)
 		}
@@ -331,17 +355,14 @@ func (s *State) configs(l *labfile.Lab, o Options, taps map[space.TAP]*os.File) 
 	return all, nil
 }
 
-// udpPeers gives every NIC an address of its own on each plane: 127.N.PLANE.HOST, where N comes from the lab's name,
-// so that labs do not meet.
-func (s *State) udpPeers() [][]serve.Peer {
-	h := sha256.Sum256([]byte(s.dir))
-	net := 64 + h[0]&63
+// udpPeers gives every NIC an address of its own on each plane: 127.NET.PLANE.HOST.
+func (s *State) udpPeers(net byte) [][]serve.Peer {
 	planes := make([][]serve.Peer, s.Planes)
 	count := 1
 	for i := range s.Hosts {
 		for _, n := range s.Hosts[i].NICs {
 			for plane := range planes {
-				at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, net, byte(plane<<4 | count>>8), byte(count)}), 4791)
+				at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, net, byte(plane<<4 | count>>8), byte(count)}), udpPort)
 				for _, a := range n.Addrs {
 					planes[plane] = append(planes[plane], serve.Peer{GID: a.Addr(), At: at})
 				}
@@ -350,6 +371,29 @@ func (s *State) udpPeers() [][]serve.Peer {
 		}
 	}
 	return planes
+}
+
+const udpPort = 4791
+
+// claimNet finds a NET that no other lab of this machine has. The abstract socket keeps labs that come up at the same
+// moment apart, until the daemon has its ports.
+func (s *State) claimNet() (n byte, release func(), err error) {
+	h := sha256.Sum256([]byte(s.dir))
+	for i := range byte(64) {
+		n := 64 + (h[0]+i)&63
+		claim, err := net.Listen("unix", fmt.Sprintf("@mroce-lab-udp-%d", n))
+		if err != nil {
+			continue
+		}
+		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, n, 0, 1), Port: udpPort})
+		if err != nil {
+			_ = claim.Close()
+			continue
+		}
+		_ = c.Close()
+		return n, func() { _ = claim.Close() }, nil
+	}
+	return 0, nil, fail.Failf("no free addresses below 127.64.0.0 for udp wires; other labs have them all")
 }
 
 func (s *State) wireURL(host, nic string, plane int, peers [][]serve.Peer) string {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,11 +55,12 @@ func UpNIC(ctx context.Context, o NICOptions) (*State, error) {
 		Kind: KindNIC, Name: name, Created: time.Now().Round(time.Second), Isolation: IsolateNone, OOB: "machine", Transport: "metaroce",
 		Planes: len(o.NIC.Planes), dir: dir, Daemons: []Daemon{{Name: name, Socket: socket, Log: filepath.Join(dir, "daemon.log")}},
 	}
+	if o.NIC.HostPort != nil {
+		s.OOB = "planes"
+	}
 	s.Wire, _, _ = strings.Cut(o.NIC.Planes[0].URL, ":")
 	nic := NIC{Name: dev, GUID: o.NIC.GUID}
-	for _, a := range o.NIC.Addrs {
-		nic.Addrs = append(nic.Addrs, netip.PrefixFrom(a, a.BitLen()))
-	}
+	nic.Addrs = o.NIC.Prefixes
 	s.Hosts = []Host{{Name: host, NICs: []NIC{nic}}}
 	cfg := &serve.Config{
 		Name: name, Socket: socket, Group: o.Group, Transport: s.Transport, Version: o.Version, Seed: uint64(time.Now().UnixNano()),

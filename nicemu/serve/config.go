@@ -31,6 +31,8 @@ type NIC struct {
 	Addrs    []netip.Addr `json:"addrs"`
 	Planes   []Wire       `json:"planes"`
 	HostPort *Wire        `json:"host_port,omitempty"`
+	// Prefixes are the addresses for a host port that the daemon makes itself.
+	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 }
 
 // Wire is one plane's port, or the host port.

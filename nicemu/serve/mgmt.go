@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -123,8 +124,7 @@ func (s *server) callSelf(ctx context.Context, cmd string, args any) error {
 	for {
 		c, err := client.Dial(s.cfg.Socket)
 		if err == nil {
-			defer c.Close()
-			return c.Mgmt(cmd, args, nil)
+			return errors.Join(c.Mgmt(cmd, args, nil), c.Close())
 		}
 		select {
 		case <-ctx.Done():

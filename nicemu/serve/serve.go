@@ -105,7 +105,7 @@ func (s *server) build() ([]device.Config, error) {
 			}
 		}
 		if n.HostPort != nil {
-			hp, err := openHostPort(*n.HostPort)
+			hp, err := openHostPort(n, *n.HostPort)
 			if err != nil {
 				return nil, fmt.Errorf("%s, host port: %w", n.Name, err)
 			}
@@ -136,28 +136,6 @@ func packetMax(mtu int, addrs []netip.Addr) int {
 		}
 	}
 	return mtu - 28
-}
-
-func openWire(fabric *mem.Fabric, n *NIC, index int, w Wire) (device.Port, error) {
-	kind, rest, _ := strings.Cut(w.URL, ":")
-	size := packetMax(w.MTU, n.Addrs)
-	switch kind {
-	case "mem":
-		return fabric.Port(index, n.Name, mem.Options{PacketMax: size}), nil
-	case "udp":
-		at, err := udp.ParseURL(w.URL)
-		if err != nil {
-			return nil, fail.Usagef("%v", err)
-		}
-		p, err := udp.Open(at, udp.Options{PacketMax: size})
-		if err != nil {
-			return nil, fail.Failf("%v", err)
-		}
-		return p, setPeers(p, n, w)
-	case "tap":
-		return openTAP(rest, size, MAC(n.GUID), w)
-	}
-	return nil, fail.Usagef("%s: a wire is tap:NAME, udp:ADDRESS[:PORT] or mem:", w.URL)
 }
 
 // MAC is a NIC's Ethernet address, on every plane and at its host port: a machine has one behind an IP address.

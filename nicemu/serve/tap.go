@@ -1,43 +1,73 @@
 package serve
 
 import (
-	"strings"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/nicemu/fail"
-	"github.com/metaroce/metaroce/nicemu/wire/tap"
+	"github.com/metaroce/metaroce/nicemu/wire"
+	"github.com/metaroce/metaroce/nicemu/wire/hostport"
+	"github.com/metaroce/metaroce/nicemu/wire/mem"
+	"github.com/metaroce/metaroce/nicemu/wire/udp"
 )
 
-// What the drivers want of those who make TAPs for them.
+// PlaneVnetHdr and HostVnetHdr say how the drivers want TAPs that others make for them: with the virtio header, which
+// super-packets need, or without.
 const (
-	HaveHost   = false // a host port
-	TAPVnetHdr = true
+	PlaneVnetHdr = true
+	HostVnetHdr  = false
 )
 
-// openTAP takes a TAP that a namespace holder made for us, or makes the one that the URL names.
-func openTAP(rest string, size int, mac [6]byte, w Wire) (device.Port, error) {
-	o := tap.Options{MTU: w.MTU, PacketMax: size, MAC: mac}
-	if w.FD != 0 {
-		return tap.New(w.FD, o)
+// HostMTU is the MTU of a host port over planes of an MTU: over udp a frame travels inside a packet.
+func HostMTU(kind string, mtu int) int {
+	if kind == "udp" {
+		return mtu - 128
 	}
-	name, query, _ := strings.Cut(rest, "?")
-	for _, kv := range strings.Split(query, "&") {
-		k, v, _ := strings.Cut(kv, "=")
-		switch {
-		case kv == "":
-		case k == "bridge" && v != "":
-			o.Bridge = v
-		default:
-			return nil, fail.Usagef("%s: unknown option %q; want tap:NAME[?bridge=BR]", w.URL, kv)
-		}
-	}
-	p, err := tap.Open(name, o)
-	if err != nil {
-		return nil, fail.Lackf("%v", err)
-	}
-	return p, nil
+	return mtu
 }
 
-func openHostPort(Wire) (device.Port, error) {
-	return nil, fail.Lackf("a host port is not built in yet")
+func openWire(fabric *mem.Fabric, n *NIC, index int, w Wire) (device.Port, error) {
+	p, err := wire.Open(w.URL, wire.Options{
+		NIC: n.Name, Plane: index, Fabric: fabric, MTU: w.MTU, PacketMax: packetMax(w.MTU, n.Addrs), MAC: MAC(n.GUID), TAP: w.FD,
+	})
+	if err != nil {
+		return nil, fail.Failf("%w", err)
+	}
+	if u, ok := p.(*udp.Port); ok {
+		err = setPeers(u, n, w)
+	}
+	return p, err
+}
+
+// openHostPort takes the TAP that a namespace holder made for us, or makes the one of that name.
+func openHostPort(n *NIC, w Wire) (device.Port, error) {
+	o := hostport.Options{MAC: MAC(n.GUID), MTU: w.MTU}
+	if w.FD != 0 {
+		return hostport.New(w.FD, o)
+	}
+	p, err := hostport.Open(w.URL, o)
+	if err != nil {
+		return nil, fail.Lackf("%w", err)
+	}
+	return p, address(w.URL, n.Prefixes)
+}
+
+// address gives a netdev its addresses.
+func address(name string, prefixes []netip.Prefix) error {
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	for _, a := range prefixes {
+		addr, err := netlink.ParseAddr(a.String())
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrReplace(l, addr); err != nil {
+			return fail.Lackf("cannot give %s the address %v: %w", name, a, err)
+		}
+	}
+	return nil
 }

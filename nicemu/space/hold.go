@@ -63,12 +63,12 @@ func (h *holder) make() error {
 	}
 	quietIPv6()
 	for plane := range h.plan.Planes {
-		if err := h.bridge(bridgeName(plane)); err != nil {
+		if err := h.bridge(bridgeName(plane), h.plan.MTU); err != nil {
 			return err
 		}
 	}
 	if !h.plan.HostPort {
-		if err := h.bridge(oobBridge); err != nil {
+		if err := h.bridge(oobBridge, h.plan.HostMTU); err != nil {
 			return err
 		}
 	}
@@ -99,9 +99,9 @@ func quietIPv6() {
 	}
 }
 
-func (h *holder) bridge(name string) error {
+func (h *holder) bridge(name string, mtu int) error {
 	off := false
-	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: h.plan.MTU, TxQLen: -1}, MulticastSnooping: &off}
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu, TxQLen: -1}, MulticastSnooping: &off}
 	if err := netlink.LinkAdd(br); err != nil {
 		return fmt.Errorf("cannot make the bridge %s: %w", name, err)
 	}
@@ -109,7 +109,7 @@ func (h *holder) bridge(name string) error {
 }
 
 // enslave puts a netdev of the fabric on a bridge.
-func (h *holder) enslave(dev, bridge string) error {
+func (h *holder) enslave(dev, bridge string, mtu int) error {
 	l, err := netlink.LinkByName(dev)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (h *holder) enslave(dev, bridge string) error {
 	if err != nil {
 		return err
 	}
-	if err := netlink.LinkSetMTU(l, h.plan.MTU); err != nil {
+	if err := netlink.LinkSetMTU(l, mtu); err != nil {
 		return err
 	}
 	if err := netlink.LinkSetMaster(l, br); err != nil {
@@ -201,12 +201,12 @@ func (h *holder) enterHost(spec *Host) error {
 
 func (h *holder) planeTAP(i int, host, nic string, plane int) error {
 	name := portName(i, host, nic, fmt.Sprintf(".%d", plane))
-	fd, err := OpenTAP(name, h.plan.VnetHdr)
+	fd, err := OpenTAP(name, h.plan.PlaneVnetHdr)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if err := h.enslave(name, bridgeName(plane)); err != nil {
+	if err := h.enslave(name, bridgeName(plane), h.plan.MTU); err != nil {
 		return err
 	}
 	h.send(message{TAP: &TAP{Host: host, NIC: nic, Plane: plane}}, fd)
@@ -217,19 +217,19 @@ func (h *holder) planeTAP(i int, host, nic string, plane int) error {
 func (h *holder) veth(i int, host, nic string) error {
 	name := portName(i, host, nic, "")
 	v := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: name, MTU: h.plan.MTU, TxQLen: -1},
-		PeerName:  nic, PeerNamespace: netlink.NsFd(h.keep[len(h.keep)-3].Fd()), PeerMTU: uint32(h.plan.MTU),
+		LinkAttrs: netlink.LinkAttrs{Name: name, MTU: h.plan.HostMTU, TxQLen: -1},
+		PeerName:  nic, PeerNamespace: netlink.NsFd(h.keep[len(h.keep)-3].Fd()), PeerMTU: uint32(h.plan.HostMTU),
 	}
 	if err := netlink.LinkAdd(v); err != nil {
 		return fmt.Errorf("cannot make a veth pair: %w", err)
 	}
-	return h.enslave(name, oobBridge)
+	return h.enslave(name, oobBridge, h.plan.HostMTU)
 }
 
 // netdev runs on the host's thread: it makes the host port, or takes the veth, and gives it the addresses.
 func (h *holder) netdev(spec *Host, nic NIC) error {
 	if h.plan.HostPort {
-		fd, err := OpenTAP(nic.Name, h.plan.VnetHdr)
+		fd, err := OpenTAP(nic.Name, h.plan.HostVnetHdr)
 		if err != nil {
 			return fmt.Errorf("host port: %w", err)
 		}
@@ -240,7 +240,7 @@ func (h *holder) netdev(spec *Host, nic NIC) error {
 	if err != nil {
 		return err
 	}
-	if err := netlink.LinkSetMTU(l, h.plan.MTU); err != nil {
+	if err := netlink.LinkSetMTU(l, h.plan.HostMTU); err != nil {
 		return err
 	}
 	if err := netlink.LinkSetHardwareAddr(l, nic.MAC[:]); err != nil {

@@ -39,12 +39,14 @@ const sockFD = 3
 
 // Plan is what the holder is to make.
 type Plan struct {
-	MTU      int  // of bridges, TAPs and host netdevs
+	MTU      int  // of the planes' bridges and TAPs
+	HostMTU  int  // of the hosts' netdevs
 	Planes   int  // bridges with a TAP for every NIC; 0 = none, the wires are not TAPs
-	VnetHdr  bool // TAPs carry the virtio header
 	HostPort bool // the host's netdev is a TAP of its NIC; else a veth on a bridge of its own
 	Hosts    []Host
 	Rootless bool
+
+	PlaneVnetHdr, HostVnetHdr bool // TAPs carry the virtio header
 }
 
 // Host is one host to be made.
@@ -123,8 +125,8 @@ func Start(p Plan, log *os.File) (*Made, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make namespaces: %w", err)
 	}
-	exited := make(chan error, 1)
-	go func() { exited <- c.Wait() }()
+	exited := make(chan struct{})
+	go func() { _ = c.Wait(); close(exited) }()
 	made, err := receive(ours, p)
 	if err == nil {
 		made.Holder, err = rundir.Record(c.Process.Pid)
