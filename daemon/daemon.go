@@ -15,7 +15,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -36,7 +35,7 @@ type Config struct {
 	Version     string
 	Log         *slog.Logger        // nil: silent
 	Mgmt        map[string]MgmtFunc // commands besides the built-in ones
-	MemoryLimit int64               // Run: bytes at which the garbage collector starts; 0 = 1 GiB
+	MemoryLimit int64               // Run: bytes at which the garbage collector starts; 0 = an eighth of the memory, at most 1 GiB
 	NoIdleSpin  bool                // sleep at once when there is nothing to do (tests on shared machines)
 }
 
@@ -201,12 +200,8 @@ func (d *Daemon) waitConns() {
 
 // Run serves until ctx ends. It tunes the process for the loop: call it from a program that does nothing else.
 func Run(ctx context.Context, cfg Config) error {
-	limit := cfg.MemoryLimit
-	if limit == 0 {
-		limit = 1 << 30
-	}
-	debug.SetMemoryLimit(limit)
-	debug.SetGCPercent(-1)
+	stopGuard := guardMemory(cfg.MemoryLimit)
+	defer stopGuard()
 	runtime.GOMAXPROCS(max(4, runtime.NumCPU()))
 	var lim unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) == nil && lim.Cur < lim.Max {

@@ -123,7 +123,7 @@ func (d *Daemon) runLoop() {
 			continue
 		}
 		if !d.cfg.NoIdleSpin && now >= hold && now.Sub(lastWork) < idleSpin {
-			sched_yield()
+			schedYield()
 			if l.now().Sub(now) > slowYield {
 				hold = l.now().Add(holdSleep)
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sort"
 	"sync"
@@ -75,19 +76,23 @@ func (d *Daemon) manage(text []byte) (r api.Response) {
 	if err != nil {
 		return fail(api.CodeUnknownNIC, "%v", err)
 	}
-	run := func() (any, error) { return d.cfg.Mgmt[req.Cmd](req.Args) }
-	if f := builtin(req.Cmd); f != nil {
-		run = func() (any, error) { return f(d, nics, req.Args) }
+	var out json.RawMessage
+	var v any
+	run := func(mono.Time) { // what is returned may be the loop's own: turn it into text there
+		if v, err = d.cfg.Mgmt[req.Cmd](req.Args); err == nil {
+			out, err = json.Marshal(v)
+		}
+	}
+	own := builtin(req.Cmd)
+	if own != nil { // ours return copies: 4,000 QPs as text would keep the loop for milliseconds
+		run = func(mono.Time) { v, err = own(d, nics, req.Args) }
 	} else if d.cfg.Mgmt[req.Cmd] == nil {
 		return fail(api.CodeUnknownCommand, "no such command: %s", req.Cmd)
 	}
-	var out json.RawMessage
-	ran := d.OnLoop(func(mono.Time) { // what is returned may be the loop's own: turn it into text there
-		var v any
-		if v, err = run(); err == nil {
-			out, err = json.Marshal(v)
-		}
-	})
+	ran := d.OnLoop(run)
+	if own != nil && ran && err == nil {
+		out, err = json.Marshal(v)
+	}
 	var coded *api.Error
 	switch {
 	case !ran:
@@ -238,7 +243,7 @@ func nicCounters(n *device.NIC) map[string]uint64 {
 }
 
 func planeStats(i int, p *device.PlaneInfo) api.PlaneStats {
-	return api.PlaneStats{Plane: i, Drops: p.Wire.Drops, Counters: map[string]uint64{
+	return api.PlaneStats{Plane: i, Drops: maps.Clone(p.Wire.Drops), Counters: map[string]uint64{
 		"mroce_rx_packets_total":            p.Device.RxPackets,
 		"mroce_rx_bytes_total":              p.Device.RxBytes,
 		"mroce_tx_packets_total":            p.Device.TxPackets,

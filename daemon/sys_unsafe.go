@@ -8,10 +8,8 @@ import (
 	"github.com/metaroce/metaroce/internal/mono"
 )
 
-// sched_yield cannot block, so the Go scheduler need not hear of it.
-//
-//nolint:revive // the name is the system call's
-func sched_yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+// schedYield cannot block, so the Go scheduler need not hear of it.
+func schedYield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // epollWait waits on the loop's descriptors with the kernel's finest timer.
 func (l *loopState) epollWait(wait mono.Duration) int {
@@ -33,13 +31,13 @@ func (l *loopState) epollWait(wait mono.Duration) int {
 		n, _, e = unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(l.epfd), uintptr(unsafe.Pointer(&l.events[0])),
 			uintptr(len(l.events)), uintptr(unsafe.Pointer(&l.ts)), 0, 0)
 	}
-	switch e {
-	case 0:
-		return int(n)
-	case unix.ENOSYS: // before 5.11
+	if e == unix.ENOSYS { // before 5.11
 		l.noPwait2 = true
 	}
-	return 0
+	if e != 0 {
+		return 0
+	}
+	return int(n)
 }
 
 // remoteIovec names memory of another program. It has the layout of an iovec, but the address is a number: the garbage

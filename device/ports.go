@@ -312,8 +312,10 @@ func (n *NIC) sent(pl *plane, ps []pkt.Packet) {
 // offerHeld tries again with what a wire refused; a wire that takes nothing for long loses it. Reports whether
 // nothing is held any more.
 func (n *NIC) offerHeld(pl *plane) bool {
-	h := pl.held
-	k := pl.port.TxBurst(n.now, h.Pkts[:h.N])
+	h, k := pl.held, 0
+	if pl.admin {
+		k = pl.port.TxBurst(n.now, h.Pkts[:h.N])
+	}
 	n.sent(pl, h.Pkts[:k])
 	switch {
 	case k == h.N:
