@@ -19,7 +19,8 @@ const (
 	slowYield  = 300 * mono.Microsecond // a yield that took longer gave a spinner a whole slice …
 	holdSleep  = 20 * mono.Millisecond  // … so sleep at once for so long: a wake-up preempts, a yield does not
 	sleepMax   = 1 * mono.Second
-	checkEvery = 20 * mono.Millisecond // how often contexts that the device gave up are closed
+	pollEvery  = 500 * mono.Microsecond // how often to look for programs that died when no wire has a descriptor
+	checkEvery = 20 * mono.Millisecond  // how often contexts that the device gave up are closed
 )
 
 // loopState is what the loop goroutine owns.
@@ -105,14 +106,17 @@ func (d *Daemon) runLoop() {
 	unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) //nolint:errcheck // later wake-ups are all that is lost
 	l := &d.loop
 	now := l.now()
-	lastWork, lastCheck, hold := now, now, mono.Time(0)
+	lastWork, lastCheck, lastPoll, hold := now, now, now, mono.Time(0)
 	for !d.stop.Load() {
 		if l.queued.Load() != 0 {
 			d.runQueue()
 			lastWork = l.now()
 		}
-		d.poll(0)
 		now = l.now()
+		if len(l.wires) > 0 || now.Sub(lastPoll) >= pollEvery {
+			lastPoll = now
+			d.poll(0)
+		}
 		next, worked := d.step(now)
 		if now.Sub(lastCheck) >= checkEvery {
 			lastCheck = now

@@ -159,6 +159,7 @@ func (n *NIC) toHost(p *plane, ps []pkt.Packet) {
 // a flow holds while nothing fails. What the wire refuses is lost, as on any Ethernet.
 func (n *NIC) fromHost(ps []pkt.Packet) {
 	h := n.host
+	var to *plane // where the frames in the batch go
 	for i := range ps {
 		h.C.RxPackets++
 		h.C.RxBytes += uint64(len(ps[i].Data))
@@ -167,15 +168,25 @@ func (n *NIC) fromHost(ps []pkt.Packet) {
 			h.C.Dropped++
 			continue
 		}
-		h.batch.Reset()
+		if p != to || h.batch.Full() {
+			n.sendFrames(to)
+			to = p
+		}
 		out := h.batch.Next()
 		out.Kind, out.Plane, out.Time = pkt.Ethernet, p.index, n.now
 		out.Data = append(out.Data, ps[i].Data...)
-		if p.port.TxBurst(n.now, h.batch.Pkts[:1]) == 1 {
-			p.C.EthTx++
-		} else {
-			p.C.EthDropped++
-		}
+	}
+	n.sendFrames(to)
+}
+
+// sendFrames sends the host port's batch over a plane.
+func (n *NIC) sendFrames(p *plane) {
+	b := n.host.batch
+	if b.N > 0 {
+		k := p.port.TxBurst(n.now, b.Pkts[:b.N])
+		p.C.EthTx += uint64(k)
+		p.C.EthDropped += uint64(b.N - k)
+		b.Reset()
 	}
 }
 

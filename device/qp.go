@@ -219,9 +219,12 @@ func (c *Context) ModifyQP(now mono.Time, r *hostq.ModifyQP) error {
 	if err := c.nic.checkValues(r); err != nil {
 		return err
 	}
-	from := q.state
+	from, attr, access := q.state, q.attr, q.access
 	q.keep(r)
 	err := q.move(from, to, r.Mask)
+	if err != nil {
+		q.attr, q.access = attr, access
+	}
 	c.nic.settle()
 	return err
 }
