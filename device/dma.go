@@ -163,17 +163,26 @@ func (n *NIC) queueList(q *QP, op *transport.MemOp, i int, list []transport.SGE,
 // remoteAddr checks a key that a peer named.
 func (q *QP) remoteAddr(rkey, need uint32, addr uint64, n uint32) (uint64, bool) {
 	m := q.ctx.nic.keys.get(rkey)
-	if m == nil || m.pd != q.pd || m.access&need != need || q.access&need != need {
+	if q.access&need != need || m == nil || m.pd != q.pd || m.access&need != need {
 		return 0, false
 	}
 	return m.at(addr, n)
+}
+
+// remoteErr is why remoteAddr would refuse: a QP that does not take such requests at all is asked for something
+// invalid, whatever the key (as RDMA NICs have it).
+func (q *QP) remoteErr(need uint32) transport.MemErr {
+	if q.access&need != need {
+		return transport.MemInvalid
+	}
+	return transport.MemAccess
 }
 
 func (n *NIC) queueRemote(q *QP, op *transport.MemOp, i int, need uint32) transport.MemErr {
 	addr, ok := q.remoteAddr(op.RKey, need, op.Addr, uint32(len(op.Buf)))
 	if !ok {
 		n.C.RemoteAccessErrors++
-		return transport.MemAccess
+		return q.remoteErr(need)
 	}
 	n.seg(i, addr, op.Buf, true)
 	return transport.MemOK
@@ -249,12 +258,12 @@ func (d *dmaState) skip(ops []transport.MemOp, segs []Seg, idx []int) ([]Seg, []
 // atomic executes CMP_SWAP or FETCH_ADD: atomic among this NIC's own, which is what IBV_ATOMIC_HCA says.
 func (n *NIC) atomic(q *QP, op *transport.MemOp) transport.MemErr {
 	if op.Addr%8 != 0 {
-		return transport.MemMisaligned
+		return transport.MemInvalid
 	}
 	addr, ok := q.remoteAddr(op.RKey, accRemoteAtomic, op.Addr, 8)
 	if !ok {
 		n.C.RemoteAccessErrors++
-		return transport.MemAccess
+		return q.remoteErr(accRemoteAtomic)
 	}
 	if q.ctx.Dead {
 		return transport.MemFault

@@ -153,11 +153,11 @@ type MemErr uint8
 
 // Outcomes of a memory operation.
 const (
-	MemOK         MemErr = iota
-	MemAccess            // key unknown, of another PD, out of bounds, or a right missing
-	MemFault             // the program's memory is no longer there
-	MemSkipped           // an earlier operation of the same chain failed
-	MemMisaligned        // atomic address not a multiple of 8
+	MemOK      MemErr = iota
+	MemAccess         // key unknown, of another PD, out of bounds, or a right missing
+	MemFault          // the program's memory is no longer there
+	MemSkipped        // an earlier operation of the same chain failed
+	MemInvalid        // atomic address not a multiple of 8, or the QP allows no such operation
 )
 
 // MemOp is one memory operation; see Host.DMA.

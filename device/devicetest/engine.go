@@ -271,7 +271,7 @@ func (q *QP) atomic(p *QP, wr *transport.SendWR) transport.Status {
 	p.e.host.DMA(op)
 	switch op[0].Err {
 	case transport.MemOK:
-	case transport.MemMisaligned:
+	case transport.MemInvalid:
 		p.fail(nil, transport.RemInvReqErr)
 		return transport.RemInvReqErr
 	case transport.MemAccess, transport.MemFault, transport.MemSkipped:

@@ -337,7 +337,7 @@ func waitsForTurn(o wire.Opcode) bool {
 
 // codeOf is the refusal that a memory error of the requester's making becomes.
 func codeOf(err transport.MemErr) wire.RefusalCode {
-	if err == transport.MemMisaligned {
+	if err == transport.MemInvalid {
 		return wire.RefuseInvalid
 	}
 	return wire.RefuseAccess

@@ -67,7 +67,7 @@ func (h host) one(op *transport.MemOp) transport.MemErr {
 		copy(op.Buf, m[op.Addr:])
 	default:
 		if op.Addr%8 != 0 {
-			return transport.MemMisaligned
+			return transport.MemInvalid
 		}
 		p := m[op.Addr : op.Addr+8]
 		op.Result = binary.LittleEndian.Uint64(p)
