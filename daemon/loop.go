@@ -54,7 +54,11 @@ func (l *loopState) open(d *Daemon) error {
 		return err
 	}
 	l.fds = map[int32]*client{}
-	l.watch(l.wakeFD, unix.EPOLLIN|unix.EPOLLET)
+	if err := l.watch(l.wakeFD, unix.EPOLLIN|unix.EPOLLET); err != nil {
+		unix.Close(l.epfd)
+		unix.Close(l.wakeFD)
+		return err
+	}
 	l.wires = map[int32]wireRef{}
 	for _, n := range d.nics {
 		n.UseReadiness()

@@ -23,7 +23,7 @@ func guardMemory(limit int64) (stop func()) {
 		limit = memoryLimitMax
 		var si unix.Sysinfo_t
 		if unix.Sysinfo(&si) == nil {
-			limit = min(limit, max(memoryLimitMin, int64(si.Totalram)*int64(si.Unit)/8)) //nolint:unconvert // their types differ by architecture
+			limit = min(limit, max(memoryLimitMin, int64(si.Totalram)*int64(si.Unit)/8)) //nolint:unconvert,nolintlint // their types differ by architecture
 		}
 	}
 	debug.SetMemoryLimit(limit)

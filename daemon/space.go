@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -86,7 +87,7 @@ func (s *procSpace) prove() error {
 var errNonce = fmt.Errorf("guard: the page holds something else")
 
 func orFault(err error) error {
-	if err == nil || err == unix.Errno(0) {
+	if err == nil || errors.Is(err, unix.Errno(0)) {
 		return unix.EFAULT
 	}
 	return err

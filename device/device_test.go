@@ -304,7 +304,6 @@ func TestStates(t *testing.T) {
 
 // masks finds which bits a transition needs and which it may have, by trying; -1, -1 when it does not exist.
 func masks(ok func(uint32) bool) (need, may int64) {
-	const all = 1<<26 - 1&^1
 	usual := []uint32{0, toInit &^ 1, toRTR &^ 1, toRTS &^ 1}
 	for _, base := range usual {
 		if !ok(base) {

@@ -18,7 +18,6 @@ type ram struct {
 	b     []byte
 	gone  bool
 	calls int
-	log   []string
 }
 
 func (r *ram) piece(s device.Seg) []byte {

@@ -45,6 +45,7 @@ func (a *assoc) onAck(p *pkt.Packet, _ *wire.Header, payload []byte) {
 			if q := e.qps[b.QPN]; q != nil && q.a == a && (q.state == StateRTS || q.state == StateSQD) {
 				q.onLimit(b.Limit)
 			}
+		default: // refusals were taken above
 		}
 	}
 	if int(p.Plane) < len(a.planes) {

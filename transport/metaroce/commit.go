@@ -227,6 +227,7 @@ func (q *QP) completeRecv(x *slot) {
 		q.e.invalidate(q, x.inv)
 	case wire.OpWriteImm:
 		info.Op, info.Imm = transport.OpWriteImm, x.imm
+	default: // a plain SEND
 	}
 	q.e.host.RecvDone(q.owner, r, info)
 }

@@ -113,6 +113,7 @@ func (e *Engine) receive(p *pkt.Packet) {
 	case wire.OpStale:
 		e.onStale(p, payload)
 		return
+	default: // needs an association
 	}
 	a := e.byTag[h.Tag]
 	if a == nil {

@@ -112,6 +112,7 @@ func (q *QP) onFailed(f *wire.RefusalBlock) {
 		st = transport.RemAccessErr
 	case wire.RefuseInvalid:
 		st = transport.RemInvReqErr
+	default: // RemOpErr
 	}
 	if psn < r.una { // a READ or atomic that was accepted and could not be executed
 		for n := r.head; n < r.tail && r.wq(n).first <= psn; n++ {
@@ -237,5 +238,6 @@ func (q *QP) onProbeAnswer(p *wire.Probe) {
 			w.failed = transport.RetryExcErr
 			q.complete()
 		}
+	default: // alive: the response is on its way, or will be
 	}
 }

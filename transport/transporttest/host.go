@@ -49,6 +49,7 @@ func (h host) one(op *transport.MemOp) transport.MemErr {
 	case transport.MemInvalidate:
 		delete(h.n.Keys, op.RKey)
 		return transport.MemOK
+	default: // remote memory, under a key
 	}
 	k, ok := h.n.Keys[op.RKey]
 	n := uint64(len(op.Buf))
