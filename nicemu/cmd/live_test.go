@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,7 +131,31 @@ func station(t testing.TB) {
 		if out, code := nicemu("lab", "down", "--all"); code != 0 {
 			t.Errorf("lab down --all: %d %s", code, out)
 		}
+		var left []string
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if left = ofStation(dir); len(left) == 0 {
+				return
+			}
+		}
+		t.Errorf("processes are left: %v", left)
 	})
+}
+
+// ofStation lists the processes that live in a station, by their environment.
+func ofStation(dir string) []string {
+	var found []string
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		env, err := os.ReadFile("/proc/" + e.Name() + "/environ")
+		if err != nil || e.Name() == fmt.Sprint(os.Getpid()) || e.Name() == "self" || e.Name() == "thread-self" {
+			continue
+		}
+		if slices.Contains(strings.Split(string(env), "\x00"), "XDG_RUNTIME_DIR="+dir) {
+			cmd, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+			found = append(found, e.Name()+": "+strings.ReplaceAll(string(cmd), "\x00", " "))
+		}
+	}
+	return found
 }
 
 // nicemu runs a command as another process, bounded, and returns all it printed and its exit code.
@@ -457,6 +482,19 @@ func TestDoctor(t *testing.T) {
 		if c.State != "ok" && c.State != "limited" && c.State != "no" || c.Detail == "" {
 			t.Errorf("check %+v", c)
 		}
+	}
+}
+
+// TestKilled: a `lab up` that is killed at any moment leaves nothing that `lab down --all` (in station) does not find.
+func TestKilled(t *testing.T) {
+	for _, after := range []time.Duration{5, 15, 25, 35, 45, 60} {
+		t.Run(fmt.Sprint(after), func(t *testing.T) {
+			station(t)
+			c, _ := background(t, "lab", "up", "four-hosts", "--wire", "udp")
+			time.Sleep(after * time.Millisecond)
+			_ = c.Process.Kill()
+			_ = c.Wait()
+		})
 	}
 }
 

@@ -45,7 +45,12 @@ func (s *State) startDaemon(ctx context.Context, i int, cfg *serve.Config, files
 		return err
 	}
 	defer log.Close()
-	c := exec.Command(exe, DaemonCommand, path)
+	c := exec.Command(exe, DaemonCommand, "--recorded", path)
+	stay, err := c.StdinPipe() // a daemon that nobody has recorded ends with us
+	if err != nil {
+		return err
+	}
+	defer stay.Close()
 	c.Dir = "/"
 	c.Stdout, c.Stderr = log, log
 	c.ExtraFiles = files
@@ -61,6 +66,9 @@ func (s *State) startDaemon(ctx context.Context, i int, cfg *serve.Config, files
 	d.Process = &p
 	if err := s.save(); err != nil {
 		return err
+	}
+	if _, err := stay.Write([]byte{'!'}); err != nil {
+		return fmt.Errorf("the daemon ended at once: %w; %s", err, lastLine(d.Log))
 	}
 	exited := make(chan struct{})
 	go func() { _ = c.Wait(); close(exited) }()

@@ -242,7 +242,7 @@ func (s *State) makeSpace(o Options) (*space.Made, error) {
 	for _, n := range made.Notes {
 		o.Note(n)
 	}
-	if err := s.save(); err != nil {
+	if err := errors.Join(s.save(), made.Keep()); err != nil {
 		made.Close()
 		return nil, err
 	}

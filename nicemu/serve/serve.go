@@ -68,8 +68,13 @@ func Run(ctx context.Context, path string) error {
 	go s.sweep(ctx)
 	return daemon.Run(ctx, daemon.Config{
 		Socket: cfg.Socket, Group: cfg.Group, NICs: nics, Version: cfg.Version, Log: s.log, Mgmt: s.commands(),
+		MemoryLimit: 1<<30 + int64(len(s.planes))*bytesPerPlane,
 	})
 }
+
+// bytesPerPlane is what the buffers of a port may take: the ring of a mem wire, and two directions of impairment. They
+// live as long as the daemon; the collector must not count them as waste.
+const bytesPerPlane = 48 << 20
 
 // autogroup asks for the loop's share of the cores where that is allowed: in a session of its own (made by who
 // started us) the daemon otherwise waits behind programs that spin.

@@ -33,6 +33,11 @@ func Hold() error {
 		return err
 	}
 	h.send(message{Done: true}, -1)
+	// Until who started us has recorded us, we live and die with it: nobody else would ever end us.
+	var kept [1]byte
+	if n, err := unix.Read(sockFD, kept[:]); n != 1 {
+		return fmt.Errorf("who started this holder is gone: %w", err)
+	}
 	unix.Close(sockFD)
 	<-stop
 	runtime.KeepAlive(h)

@@ -83,10 +83,18 @@ type Made struct {
 	Hosts  map[string]NS
 	TAPs   map[TAP]*os.File
 	Notes  []string // what did not work but does no harm
+
+	sock *os.File
 }
 
-// Close closes the TAP descriptors of this process.
+// Keep tells the holder that it is recorded and shall outlive us.
+func (m *Made) Keep() error {
+	return unix.Sendmsg(int(m.sock.Fd()), []byte{'!'}, nil, nil, unix.MSG_NOSIGNAL)
+}
+
+// Close closes the descriptors of this process. A holder that was not told to stay ends.
 func (m *Made) Close() {
+	m.sock.Close()
 	for _, f := range m.TAPs {
 		f.Close()
 	}
@@ -108,9 +116,10 @@ func Start(p Plan, log *os.File) (*Made, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer ours.Close()
 	exe, err := os.Executable()
 	if err != nil {
+		ours.Close()
+		theirs.Close()
 		return nil, err
 	}
 	c := exec.Command(exe, HoldCommand)
@@ -123,6 +132,7 @@ func Start(p Plan, log *os.File) (*Made, error) {
 	err = c.Start()
 	theirs.Close()
 	if err != nil {
+		ours.Close()
 		return nil, fmt.Errorf("cannot make namespaces: %w", err)
 	}
 	exited := make(chan struct{})
@@ -136,6 +146,8 @@ func Start(p Plan, log *os.File) (*Made, error) {
 		<-exited
 		if made != nil {
 			made.Close()
+		} else {
+			ours.Close()
 		}
 		return nil, err
 	}
@@ -183,7 +195,7 @@ func receive(sock *os.File, p Plan) (*Made, error) {
 	if err := sendChunks(fd, text); err != nil {
 		return nil, fmt.Errorf("the namespace holder did not start: %w", err)
 	}
-	made := &Made{Hosts: map[string]NS{}, TAPs: map[TAP]*os.File{}}
+	made := &Made{sock: sock, Hosts: map[string]NS{}, TAPs: map[TAP]*os.File{}}
 	buf, oob := make([]byte, 64<<10), make([]byte, unix.CmsgSpace(4))
 	for {
 		n, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
