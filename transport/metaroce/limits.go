@@ -55,7 +55,7 @@ func (c *Config) setDefaults() {
 	def(&c.RespBuffers, 4096)
 	def(&c.PSNWindow, 4096)
 	if c.AckHold == 0 {
-		c.AckHold = 10 * mono.Microsecond
+		c.AckHold = 2 * mono.Microsecond
 		for i := range c.Planes {
 			c.AckHold = max(c.AckHold, c.Planes[i].TimerNoise/8)
 		}

@@ -109,11 +109,11 @@ func goodput(t *testing.T, c Config, d mono.Duration, at func(w *World)) float64
 }
 
 func TestGoodputUnderLoss(t *testing.T) {
-	base := goodput(t, Config{Seed: 3, Planes: 4, Link: usual()}, 8*mono.Millisecond, nil)
+	base := goodput(t, Config{Seed: 3, Planes: 4, Link: usual()}, 4*mono.Millisecond, nil)
 	for _, x := range []struct{ loss, keep float64 }{{0.01, 0.96}, {0.05, 0.88}, {0.10, 0.75}} {
 		l := usual()
 		l.Loss = x.loss
-		got := goodput(t, Config{Seed: 3, Planes: 4, Link: l}, 8*mono.Millisecond, nil)
+		got := goodput(t, Config{Seed: 3, Planes: 4, Link: l}, 4*mono.Millisecond, nil)
 		t.Logf("loss %.0f %%: %.1f %% kept", x.loss*100, 100*got/base)
 		if got < x.keep*base {
 			t.Errorf("loss %.0f %%: only %.1f %% of loss-free", x.loss*100, 100*got/base)
