@@ -72,14 +72,15 @@ enum mr_op {
     MR_OP_DESTROY_CHANNEL = 25, /* mr_handle -> mr_hdr; EBUSY while CQs use it */
     MR_OP_CREATE_CQ = 26,       /* mr_create_cq -> mr_handle */
     MR_OP_DESTROY_CQ = 27,      /* mr_handle -> mr_destroy_reply; EBUSY while QPs use it */
-    MR_OP_RESIZE_CQ = 28,       /* mr_create_cq (handle set) -> mr_hdr */
+    MR_OP_RESIZE_CQ = 28,       /* mr_create_cq (handle set) -> mr_hdr; the daemon copies what was not polled, the
+                                   indices run on in the new ring; EINVAL when more is waiting than fits */
     MR_OP_CREATE_SRQ = 29,      /* mr_create_srq -> mr_handle */
     MR_OP_MODIFY_SRQ = 30,
     MR_OP_QUERY_SRQ = 31,
     MR_OP_DESTROY_SRQ = 32,
 
     MR_OP_CREATE_QP = 40,  /* mr_create_qp -> mr_create_qp_reply */
-    MR_OP_MODIFY_QP = 41,  /* mr_modify_qp -> mr_hdr */
+    MR_OP_MODIFY_QP = 41,  /* mr_modify_qp -> mr_hdr; to RESET: what was posted is forgotten, the indices run on */
     MR_OP_QUERY_QP = 42,   /* mr_handle -> mr_modify_qp (attr filled; mask 0) */
     MR_OP_DESTROY_QP = 43, /* mr_handle -> mr_destroy_reply */
     MR_OP_CREATE_AH = 44,  /* mr_create_ah -> mr_handle */

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -235,6 +236,12 @@ static int try_pattern(struct mr_conn *c, const char *pattern, char out[static 1
     return err;
 }
 
+/* Anybody can make a directory in /tmp; only one of our own is trusted with our memory. */
+static bool is_ours(const char *dir) {
+    struct stat st;
+    return !lstat(dir, &st) && S_ISDIR(st.st_mode) && st.st_uid == getuid();
+}
+
 /* The first that answers: MR_SOCKET alone if it is set, else the places where daemons put their sockets. */
 int mr_find_daemon(struct mr_conn *c, char out[static 108]) {
     const char *named = getenv("MR_SOCKET"), *run = getenv("XDG_RUNTIME_DIR");
@@ -247,9 +254,12 @@ int mr_find_daemon(struct mr_conn *c, char out[static 108]) {
         if (!try_pattern(c, pattern, out))
             return 0;
     }
-    snprintf(pattern, sizeof pattern, "/tmp/mroce-%u/*.sock", (unsigned)getuid());
-    if (!try_pattern(c, pattern, out))
-        return 0;
+    snprintf(pattern, sizeof pattern, "/tmp/mroce-%u", (unsigned)getuid());
+    if (is_ours(pattern)) {
+        strcat(pattern, "/*.sock");
+        if (!try_pattern(c, pattern, out))
+            return 0;
+    }
     return try_pattern(c, "/run/mroce/*.sock", out);
 }
 

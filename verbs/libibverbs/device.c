@@ -112,26 +112,38 @@ static struct mr_dev *device_for(const struct mr_nic *n, const char *socket) {
         if (!d)
             return NULL;
         snprintf(d->socket, sizeof d->socket, "%s", socket);
+        d->ibv.node_type = IBV_NODE_CA;
+        d->ibv.transport_type = IBV_TRANSPORT_IB;
+        d->ops = our_ops;
+        d->refcount = 1;
+        d->nic = *n;
         d->next = devices;
         devices = d;
     }
-    d->nic = *n;
+    if (memcmp(&d->nic, n, sizeof *n)) /* other threads may be reading: change only what changed */
+        d->nic = *n;
     return d;
+}
+
+static void put_text(char *to, size_t size, const char *text) {
+    size_t n = strnlen(text, size - 1);
+    if (!strncmp(to, text, size - 1))
+        return;
+    memcpy(to, text, n);
+    to[n] = 0;
 }
 
 static void describe(struct mr_dev *d, const char *name, unsigned number) {
     const char *override = getenv("MR_DEV_NAME"); /* e.g. ../null where /dev/infiniband cannot be had */
-    d->ibv.node_type = IBV_NODE_CA;
-    d->ibv.transport_type = IBV_TRANSPORT_IB;
-    d->ops = our_ops;
-    d->refcount = 1;
-    snprintf(d->ibv.name, sizeof d->ibv.name, "%s", name);
-    if (override && *override)
-        snprintf(d->ibv.dev_name, sizeof d->ibv.dev_name, "%s", override);
-    else
-        snprintf(d->ibv.dev_name, sizeof d->ibv.dev_name, "uverbs%u", number);
-    snprintf(d->ibv.dev_path, sizeof d->ibv.dev_path, "/sys/class/infiniband_verbs/uverbs%u", number);
-    snprintf(d->ibv.ibdev_path, sizeof d->ibv.ibdev_path, "/sys/class/infiniband/%s", d->ibv.name);
+    char text[IBV_SYSFS_PATH_MAX];
+
+    put_text(d->ibv.name, sizeof d->ibv.name, name);
+    snprintf(text, sizeof text, "uverbs%u", number);
+    put_text(d->ibv.dev_name, sizeof d->ibv.dev_name, override && *override ? override : text);
+    snprintf(text, sizeof text, "/sys/class/infiniband_verbs/uverbs%u", number);
+    put_text(d->ibv.dev_path, sizeof d->ibv.dev_path, text);
+    snprintf(text, sizeof text, "/sys/class/infiniband/%s", name);
+    put_text(d->ibv.ibdev_path, sizeof d->ibv.ibdev_path, text);
 }
 
 MR_EXPORT struct ibv_device **ibv_get_device_list(int *num) {
@@ -202,7 +214,9 @@ MR_EXPORT int ibv_get_device_index(struct ibv_device *d) {
 
 static int send_open(struct mr_ctx *ctx, struct mr_dev *d, struct mr_open_reply *rep, int fds[2]) {
     struct mr_open req = {.shm_bytes = ctx->arena.bytes};
+    pthread_mutex_lock(&devices_lock);
     memcpy(req.name, d->nic.name, sizeof req.name);
+    pthread_mutex_unlock(&devices_lock);
     int err = mr_conn_call(&ctx->conn, MR_OP_OPEN, &req, sizeof req, ctx->arena.fd, rep, sizeof *rep, fds, 2);
     if (!err && (fds[0] < 0 || fds[1] < 0)) {
         for (int i = 0; i < 2; i++)
@@ -238,8 +252,10 @@ static struct mr_ctx *open_ctx(struct mr_dev *d, int *err) {
     ctx->attr = rep.attr;
     ctx->attr.fw_ver[sizeof ctx->attr.fw_ver - 1] = 0;
     ctx->attr.board_id[sizeof ctx->attr.board_id - 1] = 0;
+    pthread_mutex_lock(&devices_lock);
     d->attr = ctx->attr;
     d->have_attr = true;
+    pthread_mutex_unlock(&devices_lock);
     ctx->bell_fd = fds[0];
     ctx->next_cookie = 1;
     pthread_mutex_init(&ctx->table_lock, NULL);

@@ -89,9 +89,14 @@ void mr_guard(uint64_t *addr, uint64_t *nonce) {
         uint64_t r[2];
         if (getrandom(r, sizeof r, 0) != sizeof r)
             break;
-        void *want = (void *)((r[0] & 0x3ffffffff000ull) | 0x100000000000ull); /* below the stacks and libraries */
+        /* anywhere in a range that holds no program, heap, stack or library */
+        void *want = (void *)((r[0] & 0x3ffffffff000ull) | 0x100000000000ull);
         size_t page = (size_t)sysconf(_SC_PAGESIZE);
+#ifdef __SANITIZE_THREAD__ /* which keeps that range for itself */
+        void *p = want = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+#else
         void *p = mmap(want, page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+#endif
         if (p == MAP_FAILED)
             continue;
         if (p != want) { /* kernels before 4.17 take the address as a hint */

@@ -42,10 +42,12 @@ static int idle(struct mr_cq *cq) {
     uint32_t n = atomic_load_explicit(&cq->empty_polls, memory_order_relaxed) + 1;
 
     atomic_store_explicit(&cq->empty_polls, n, memory_order_relaxed);
-    if (n <= SPIN_POLLS && !mr_is_gone(ctx))
-        return __atomic_load_n(&cq->ring->flags, __ATOMIC_RELAXED) & MR_RING_OVERRUN ? mr_minus1(EOVERFLOW) : 0;
+    if (__builtin_expect(__atomic_load_n(&cq->ring->flags, __ATOMIC_RELAXED) & MR_RING_OVERRUN, 0))
+        return mr_minus1(EOVERFLOW);
     if (n % GONE_EVERY == 0 ? mr_probe_gone(ctx) : mr_is_gone(ctx))
         return mr_minus1(EIO);
+    if (n <= SPIN_POLLS)
+        return 0;
     int saved = errno;
     if (sleep_us() && n > SPIN_POLLS + YIELD_POLLS) {
         struct timespec t = {.tv_nsec = sleep_us() * 1000};

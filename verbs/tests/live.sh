@@ -32,6 +32,7 @@ run() { # SECONDS COMMAND...
 n=2000; [ -z "$quick" ] || n=300
 run 120 "$bin/mr_integrity" --loop -n $n --seed 1
 run 120 "$bin/mr_flag" --loop -n $((n * 3)) -s 16K
+run 60 "$bin/mr_threads" -n $((n / 10))
 run 200 "$bin/mr_errors"
 run 200 "$bin/mr_fuzzring" -n $((n / 5))
 exit $failed
