@@ -19,6 +19,7 @@ type NIC struct {
 	loop  []pkt.Packet
 
 	planes    []*plane
+	rx        []pkt.Packet // a burst of every plane
 	host      *hostPort
 	readiness bool
 	linkCheck mono.Time
@@ -49,6 +50,7 @@ func New(cfg Config) (*NIC, error) {
 		lastQPN: 0x10,
 		batch:   pkt.NewBatch(pkt.Burst, cfg.packetMax()),
 		loop:    make([]pkt.Packet, 0, pkt.Burst),
+		rx:      make([]pkt.Packet, pkt.Burst*len(cfg.Ports)),
 		onEvent: func(transport.Event) {},
 	}
 	n.keys.init(n.rnd)
@@ -56,7 +58,7 @@ func New(cfg Config) (*NIC, error) {
 	ec := EngineConfig{NICID: cfg.GUID, Instance: cfg.Instance, Seed: n.rnd.Uint64(), Addrs: cfg.Addrs, PacketMax: cfg.packetMax()}
 	for i, p := range cfg.Ports {
 		p.SetAddrs(cfg.Addrs)
-		pl := &plane{index: uint8(i), port: p, caps: p.Caps(), admin: true, up: true, rx: make([]pkt.Packet, pkt.Burst),
+		pl := &plane{index: uint8(i), port: p, caps: p.Caps(), admin: true, up: true,
 			gate: rxGate{waits: len(p.FDs()) > 0}, held: pkt.NewBatch(pkt.Burst, cfg.packetMax())}
 		n.planes = append(n.planes, pl)
 		ec.Planes = append(ec.Planes, pl.caps)

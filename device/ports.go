@@ -15,7 +15,6 @@ type plane struct {
 	caps    PortCaps
 	admin   bool // not switched off by command
 	up      bool // admin and link
-	rx      []pkt.Packet
 	gate    rxGate
 	held    *pkt.Batch // packets that the wire refused; offered again before anything else goes
 	heldAt  mono.Time  // when the wire last took something
@@ -97,11 +96,13 @@ func (n *NIC) rxBurst(g *rxGate, p Port, ps []pkt.Packet) int {
 	return k
 }
 
-// receive takes one burst of every plane and of the host port.
+// receive takes one burst of every plane and of the host port. The engine gets all RoCE packets in one call, so that
+// what they bring to one program's memory goes there together.
 func (n *NIC) receive() bool {
-	worked := false
+	worked, roce := false, 0
 	for _, p := range n.planes {
-		k := n.rxBurst(&p.gate, p.port, p.rx)
+		room := n.rx[roce : roce+pkt.Burst]
+		k := n.rxBurst(&p.gate, p.port, room)
 		if k == 0 {
 			continue
 		}
@@ -110,7 +111,11 @@ func (n *NIC) receive() bool {
 			p.C.RxDroppedAdminDown += uint64(k)
 			continue
 		}
-		n.receivePlane(p, p.rx[:k])
+		roce += n.sort(p, room[:k])
+	}
+	if roce > 0 {
+		n.eng.HandlePackets(n.now, n.rx[:roce])
+		n.settle()
 	}
 	if n.host != nil {
 		if k := n.rxBurst(&n.host.gate, n.host.port, n.host.rx); k > 0 {
@@ -121,25 +126,26 @@ func (n *NIC) receive() bool {
 	return worked
 }
 
-// receivePlane takes a burst apart in runs of one kind: RoCE to the engine, Ethernet to the host, each in order.
-func (n *NIC) receivePlane(p *plane, ps []pkt.Packet) {
-	for len(ps) > 0 {
-		run := 0
-		for run < len(ps) && ps[run].Kind == ps[0].Kind {
+// sort moves the RoCE packets of a burst to its beginning, in order, and returns how many they are; runs of Ethernet
+// frames go to the host.
+func (n *NIC) sort(p *plane, ps []pkt.Packet) (roce int) {
+	for i := 0; i < len(ps); {
+		run := i
+		for run < len(ps) && ps[run].Kind == ps[i].Kind {
 			ps[run].Plane = p.index
 			p.C.RxBytes += uint64(len(ps[run].Data))
 			run++
 		}
-		if ps[0].Kind == pkt.RoCE {
-			p.C.RxPackets += uint64(run)
-			n.eng.HandlePackets(n.now, ps[:run])
-			n.settle()
+		if ps[i].Kind == pkt.RoCE {
+			p.C.RxPackets += uint64(run - i)
+			roce += copy(ps[roce:], ps[i:run])
 		} else {
-			p.C.EthRx += uint64(run)
-			n.toHost(p, ps[:run])
+			p.C.EthRx += uint64(run - i)
+			n.toHost(p, ps[i:run])
 		}
-		ps = ps[run:]
+		i = run
 	}
+	return roce
 }
 
 func (n *NIC) toHost(p *plane, ps []pkt.Packet) {
