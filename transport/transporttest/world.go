@@ -178,13 +178,17 @@ func (w *World) SetLink(src, dst, plane int, s link.Spec) {
 // Spec returns the links' first setting.
 func (w *World) Spec() link.Spec { return w.cfg.Link }
 
-// Step delivers what is due, runs every node once, and moves the clock to the next thing that happens. It reports
-// false when nothing will ever happen again.
-func (w *World) Step() bool {
+// Step runs every node once at the present time: packets in, timers, packets out.
+func (w *World) Step() {
 	for _, n := range w.Nodes {
 		n.step()
 	}
-	next := mono.Never
+}
+
+// Advance moves the clock to the next thing that happens, by a millisecond at most: in between, the test may post
+// something.
+func (w *World) Advance() {
+	next := w.Now.Add(mono.Millisecond)
 	for i, n := range w.Nodes {
 		next = mono.Min(next, n.E.NextTimeout())
 		for d := range w.Nodes {
@@ -193,25 +197,20 @@ func (w *World) Step() bool {
 			}
 		}
 	}
-	if next == mono.Never {
-		return false
-	}
-	w.Now = max(w.Now, mono.Min(next, w.Now.Add(mono.Millisecond))) // in between, the test may post something
-	return true
+	w.Now = max(w.Now, next)
 }
 
-// RunUntil steps until done reports true, or the time limit. It reports whether done was reached.
+// RunUntil goes on until done reports true, or the time limit. It reports whether done was reached.
 func (w *World) RunUntil(limit mono.Duration, done func() bool) bool {
-	end := w.Now.Add(limit)
-	for w.Now < end {
+	for end := w.Now.Add(limit); ; w.Advance() {
+		w.Step()
 		if done() {
 			return true
 		}
-		if !w.Step() { // nothing will happen by itself; done may post something
-			w.Now = w.Now.Add(100 * mono.Microsecond)
+		if w.Now >= end {
+			return false
 		}
 	}
-	return done()
 }
 
 // Run steps for a span of virtual time.
