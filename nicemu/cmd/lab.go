@@ -73,9 +73,9 @@ func labFlag() cli.Flag {
 func labUpFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "wire", Usage: "tap, udp or mem instead of what the file says"},
-		&cli.BoolFlag{Name: "daemon-per-host", Usage: "one daemon a host, so that one can be killed"},
+		&cli.BoolFlag{Name: "daemon-per-host", Usage: "one daemon a host, so that one can be killed; TCP then goes beside the planes"},
 		&cli.StringFlag{Name: "group", Usage: "let this group use the lab's NICs too"},
-		&cli.StringFlag{Name: "oob", Usage: "how TCP between hosts travels: planes (over the NIC, as with a real one) or veth (beside it); default: planes where possible"},
+		&cli.StringFlag{Name: "oob", Usage: "how TCP between hosts travels: planes (over the NIC, as with a real one) or veth (beside it); default: planes where possible, veth with --daemon-per-host"},
 		&cli.StringFlag{Name: "isolation", Usage: "how hosts are kept apart: root, user or none; default: the best this machine allows"},
 		&cli.BoolFlag{Name: "no-view", Usage: "show programs the machine's own /sys and /dev"},
 	}

@@ -58,6 +58,10 @@ func Up(ctx context.Context, l *labfile.Lab, o Options) (*State, error) {
 	for _, n := range c.notes {
 		o.Note(n)
 	}
+	// A daemon of its own is there to be killed, and the programs' TCP should not die with it.
+	if o.OOB == "" && o.DaemonPerHost {
+		o.OOB = "veth"
+	}
 	if o.OOB == "planes" && !c.hasTAP() {
 		return nil, fail.Lackf("--oob planes needs a host port: %v", c.tap)
 	}
