@@ -4,6 +4,7 @@ package transporttest
 
 import (
 	"fmt"
+	"hash/crc32"
 	"net/netip"
 
 	"github.com/metaroce/metaroce/internal/link"
@@ -275,10 +276,7 @@ func (n *Node) receive(src, plane int, h *hop) {
 func (w *World) note(src, dst, plane int, data []byte) {
 	w.Wire++
 	x := w.Hash ^ uint64(w.Now) ^ uint64(src<<16|dst<<8|plane)<<40
-	for _, b := range data {
-		x = (x ^ uint64(b)) * 0x100000001b3
-	}
-	w.Hash = x
+	w.Hash = (x ^ uint64(crc32.ChecksumIEEE(data))) * 0x100000001b3
 	if w.Tap != nil {
 		w.Tap(src, dst, plane, data)
 	}
