@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -20,26 +21,29 @@ import (
 
 // event is a line of `go test -json`; see `go doc test2json`.
 type event struct {
-	Action      string
-	Package     string
-	ImportPath  string // of build-output
-	Test        string
-	Output      string
-	FailedBuild string
+	Action  string
+	Package string
+	Test    string
+	Output  string
 }
 
 type report struct {
 	out                     io.Writer
 	passed, failed, skipped int
 	output                  map[string][]string // package + test → its lines
+	failedIn                map[string]bool     // packages with a failed test
 	skips                   []string
+}
+
+func newReport(out io.Writer) *report {
+	return &report{out: out, output: map[string][]string{}, failedIn: map[string]bool{}}
 }
 
 func main() {
 	counts := flag.String("counts", "", "append PASSED FAILED SKIPPED to this file")
 	goCmd := flag.String("go", "go", "the go command")
 	flag.Parse()
-	r := &report{out: os.Stdout, output: map[string][]string{}}
+	r := newReport(os.Stdout)
 	err := r.run(*goCmd, flag.Args())
 	r.summary()
 	if *counts != "" {
@@ -103,16 +107,13 @@ func (r *report) handle(e event) {
 		}
 	case e.Action == "output":
 		r.output[key] = append(r.output[key], e.Output)
-	case e.Action == "fail" && (e.Test != "" || e.FailedBuild == ""):
-		// A package fails by a test, which was counted, or by itself (a race outside tests, exit in TestMain).
-		if e.Test != "" {
-			r.failed++
-			fmt.Fprintf(r.out, "--- %s %s\n", e.Package, e.Test)
-		}
-		fmt.Fprint(r.out, strings.Join(r.output[key], ""))
+	case e.Action == "fail" && e.Test != "":
+		r.failed++
+		r.failedIn[e.Package] = true
+		fmt.Fprintf(r.out, "--- %s %s\n%s", e.Package, e.Test, strings.Join(r.output[key], ""))
 		delete(r.output, key)
 	case e.Action == "fail":
-		r.failed++ // did not build
+		r.failPackage(e)
 	case e.Action == "pass" && e.Test != "":
 		r.passed++
 		delete(r.output, key)
@@ -120,6 +121,20 @@ func (r *report) handle(e event) {
 		r.skipped++
 		r.skips = append(r.skips, fmt.Sprintf("skip: %s %s: %s", e.Package, e.Test, reason(r.output[key])))
 		delete(r.output, key)
+	}
+}
+
+// failPackage is for the end of a package that failed. Without a failed test it did not build, or it ended by itself: out
+// of time, a data race, os.Exit. Then whatever was running has the explanation.
+func (r *report) failPackage(e event) {
+	if !r.failedIn[e.Package] {
+		r.failed++
+	}
+	for _, key := range slices.Sorted(maps.Keys(r.output)) {
+		if strings.HasPrefix(key, e.Package+" ") {
+			fmt.Fprint(r.out, strings.Join(r.output[key], ""))
+			delete(r.output, key)
+		}
 	}
 }
 

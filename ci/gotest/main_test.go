@@ -19,9 +19,12 @@ func TestReport(t *testing.T) {
 {"Action":"fail","Package":"p"}
 {"Action":"build-output","ImportPath":"q","Output":"q.go:1: syntax error\n"}
 {"Action":"fail","Package":"q","FailedBuild":"q"}
+{"Action":"output","Package":"r","Test":"TestD","Output":"panic: test timed out\n"}
+{"Action":"output","Package":"r","Output":"FAIL\tr\t1s\n"}
+{"Action":"fail","Package":"r"}
 `
 	var out strings.Builder
-	r := &report{out: &out, output: map[string][]string{}}
+	r := newReport(&out)
 	if err := r.read(strings.NewReader(in)); err != nil {
 		t.Fatal(err)
 	}
@@ -31,8 +34,10 @@ func TestReport(t *testing.T) {
     a_test.go:7: not equal
 FAIL	p	0.01s
 q.go:1: syntax error
+FAIL	r	1s
+panic: test timed out
 skip: p TestB: no TAP: permission denied
-tests: 1 passed, 2 failed, 1 skipped
+tests: 1 passed, 3 failed, 1 skipped
 `
 	if out.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
