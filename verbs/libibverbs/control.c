@@ -131,14 +131,11 @@ int mr_conn_call(struct mr_conn *c, uint16_t op, void *req, size_t req_len, int 
         goto out;
     }
     err = r->status < 0 ? EIO : r->status;
-    if (!err && rep) {
-        if (rep_len <= sizeof small) {
-            if ((size_t)n < rep_len) {
-                err = lost(c);
-                goto out;
-            }
+    if (rep && rep_len <= sizeof small) {
+        if ((size_t)n >= rep_len)
             memcpy(rep, buf, rep_len);
-        }
+        else if (!err)
+            err = lost(c);
     }
 out:
     if (err)
@@ -197,9 +194,11 @@ int mr_conn_open(struct mr_conn *c, const char *socket_path, bool with_guard, in
     err = mr_conn_call(c, MR_OP_HELLO, &h, sizeof h, -1, &c->hello, sizeof c->hello, NULL, 0);
     if (!err && c->hello.abi_major != MR_ABI_MAJOR)
         err = EPROTONOSUPPORT;
-    if (err == EPROTONOSUPPORT)
-        mr_log("%s: the daemon (%.31s) speaks ABI %u, this library %u: install the same version of both", socket_path,
-               c->hello.version, c->hello.abi_major, MR_ABI_MAJOR);
+    if (err == EPROTONOSUPPORT) /* always said: nobody would guess it */
+        fprintf(stderr,
+                "libibverbs (mroce): %s: the daemon %.31s speaks ABI %u, this library %u: install both of one "
+                "version\n",
+                socket_path, c->hello.version, c->hello.abi_major, MR_ABI_MAJOR);
     if (!err)
         return 0;
 fail:
@@ -225,13 +224,18 @@ static int try_socket(struct mr_conn *c, const char *path, char out[static 108])
     return 0;
 }
 
+/* Keeps the reason that says most: a NIC that may not be used is not the same as none. */
+static int worse(int a, int b) {
+    return b && (a == EACCES || a == EPROTONOSUPPORT) ? a : b;
+}
+
 static int try_pattern(struct mr_conn *c, const char *pattern, char out[static 108]) {
     glob_t g;
     int err = ENOENT;
     if (glob(pattern, 0, NULL, &g))
         return ENOENT;
     for (size_t i = 0; err && i < g.gl_pathc; i++)
-        err = try_socket(c, g.gl_pathv[i], out);
+        err = worse(err, try_socket(c, g.gl_pathv[i], out));
     globfree(&g);
     return err;
 }
@@ -246,21 +250,22 @@ static bool is_ours(const char *dir) {
 int mr_find_daemon(struct mr_conn *c, char out[static 108]) {
     const char *named = getenv("MR_SOCKET"), *run = getenv("XDG_RUNTIME_DIR");
     char pattern[PATH_MAX];
+    int err = ENOENT;
 
     if (named && *named)
         return try_socket(c, named, out);
     if (run && *run) {
         snprintf(pattern, sizeof pattern, "%s/mroce/*.sock", run);
-        if (!try_pattern(c, pattern, out))
-            return 0;
+        err = try_pattern(c, pattern, out);
     }
     snprintf(pattern, sizeof pattern, "/tmp/mroce-%u", (unsigned)getuid());
-    if (is_ours(pattern)) {
+    if (err && is_ours(pattern)) {
         strcat(pattern, "/*.sock");
-        if (!try_pattern(c, pattern, out))
-            return 0;
+        err = worse(err, try_pattern(c, pattern, out));
     }
-    return try_pattern(c, "/run/mroce/*.sock", out);
+    if (err)
+        err = worse(err, try_pattern(c, "/run/mroce/*.sock", out));
+    return err;
 }
 
 /* --------------------------------------------------------------------------------------- calls on a context */

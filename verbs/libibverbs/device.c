@@ -157,7 +157,10 @@ MR_EXPORT struct ibv_device **ibv_get_device_list(int *num) {
     if (num)
         *num = 0;
     mr_fork_watch();
-    if (mr_find_daemon(&c, socket)) {
+    err = mr_find_daemon(&c, socket);
+    if (err == EACCES || err == EPROTONOSUPPORT)
+        return mr_null(err); /* the program's own message will say it */
+    if (err) {
         mr_log("no daemon answers (MR_SOCKET, $XDG_RUNTIME_DIR/mroce, /tmp/mroce-%u, /run/mroce): start `nicemu up`",
                (unsigned)getuid());
         return mr_null(ENOSYS); /* as the stock library without kernel support: callers fall through quietly */

@@ -19,7 +19,7 @@
 #endif
 
 #define ARENA_BYTES       (16ull << 30)
-#define ARENA_BYTES_LEAST (4ull << 20)
+#define ARENA_BYTES_LEAST MR_CTX_BYTES_MIN
 
 static int make_file(void) {
     int fd = memfd_create("mroce", MFD_CLOEXEC | MFD_ALLOW_SEALING);

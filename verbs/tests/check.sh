@@ -31,6 +31,9 @@ else
     if MR_NIC=b fake --nics a/mr0,b/mr0 -- ibv_devices | grep -q '^ *mr0'; then say "MR_NIC chooses a host" ok; else say MR_NIC no; fi
     if fake -- ibv_devinfo -v >"$tmp/info" && grep -q 'board_id:.*MROCE_FAKE' "$tmp/info" &&
         grep -q 'GID\[  0\]:.*::ffff:10.0.0.1, RoCE v2' "$tmp/info"; then say "ibv_devinfo -v" ok; else say "ibv_devinfo -v" no; fi
+    fake --abi 99 -- ibv_devices >"$tmp/out" 2>&1 || true
+    if grep -q 'the daemon fake speaks ABI 99, this library 1' "$tmp/out" && grep -q 'Protocol not supported' "$tmp/out"
+    then say "another version says so" ok; else cat "$tmp/out"; say "another version says so" no; fi
     if LD_PRELOAD=${MR_PRELOAD:-} MR_SOCKET=$tmp/none ibv_devices >"$tmp/out" 2>&1; then say "no daemon: silent ENOSYS" no; else
         if [ "$(cat "$tmp/out")" = "Failed to get IB devices list: Function not implemented" ]; then
             say "no daemon: silent ENOSYS" ok; else cat "$tmp/out"; say "no daemon: silent ENOSYS" no; fi; fi

@@ -3,7 +3,7 @@
 """A control socket without a NIC behind it: answers HELLO, LIST, OPEN, the queries and object creation, so that the
 describing half of the library can be tested alone.
 
-    fake_daemon.py SOCKET [--nics a/mr0,b/mr0] -- PROGRAM ARGS...    runs PROGRAM with MR_SOCKET set, exits with its code
+    fake_daemon.py SOCKET [--nics a/mr0,b/mr0] [--abi 1] -- PROGRAM ARGS...    runs PROGRAM with MR_SOCKET set, exits with its code
 """
 import argparse
 import array
@@ -21,7 +21,7 @@ OP = dict(HELLO=1, LIST=2, OPEN=3, QUERY_PORT=4, QUERY_GID=5, ALLOC_PD=16, FREE_
           CREATE_CHANNEL=24, DESTROY_CHANNEL=25, CREATE_CQ=26, DESTROY_CQ=27, RESIZE_CQ=28, CREATE_QP=40, MODIFY_QP=41,
           QUERY_QP=42, DESTROY_QP=43, CREATE_AH=44, DESTROY_AH=45)
 NAME = {v: k for k, v in OP.items()}
-EINVAL, ENODATA, EOPNOTSUPP, EPROTO = 22, 61, 95, 71
+EINVAL, ENODATA, EOPNOTSUPP, EPROTO, EPROTONOSUPPORT = 22, 61, 95, 71, 93
 GUID = bytes.fromhex("020000fffe000001")
 GID = bytes(10) + b"\xff\xff" + bytes([10, 0, 0, 1])
 
@@ -43,8 +43,8 @@ def device_attr():
 
 
 class Client:
-    def __init__(self, sock, nics):
-        self.sock, self.nics, self.handles, self.keep = sock, nics, 0, []
+    def __init__(self, sock, nics, abi):
+        self.sock, self.nics, self.abi, self.handles, self.keep = sock, nics, abi, 0, []
         self.greeted = self.opened = False
 
     def new(self):
@@ -78,10 +78,11 @@ class Client:
         name = NAME.get(op)
         if name == "HELLO":
             magic, major = struct.unpack_from("<IH", msg, 16)
-            if magic != MAGIC or major != 1:
+            if magic != MAGIC:
                 return EPROTO, b"", []
             self.greeted = True
-            return 0, struct.pack("<HHiII", 1, 0, os.getpid(), len(self.nics), 0) + text("fake", 32), []
+            return 0 if major == self.abi else EPROTONOSUPPORT, \
+                struct.pack("<HHiII", self.abi, 0, os.getpid(), len(self.nics), 0) + text("fake", 32), []
         if name == "LIST":
             first = struct.unpack_from("<I", msg, 16)[0]
             out = b"".join(text(n, 64) + text(n.split("/")[-1], 32) + GUID[:7] + bytes([i + 1]) +
@@ -129,19 +130,20 @@ class Client:
         return EOPNOTSUPP, b"", []
 
 
-def serve(listener, nics):
+def serve(listener, nics, abi):
     while True:
         try:
             s, _ = listener.accept()
         except OSError:
             return
-        threading.Thread(target=Client(s, nics).run, daemon=True).start()
+        threading.Thread(target=Client(s, nics, abi).run, daemon=True).start()
 
 
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("socket")
     p.add_argument("--nics", default="a/mr0")
+    p.add_argument("--abi", type=int, default=1)
     args = sys.argv[1:]
     cut = args.index("--") if "--" in args else len(args)
     a, cmd = p.parse_args(args[:cut]), args[cut + 1:]
@@ -150,7 +152,7 @@ def main():
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(a.socket)
     listener.listen(16)
-    threading.Thread(target=serve, args=(listener, a.nics.split(",")), daemon=True).start()
+    threading.Thread(target=serve, args=(listener, a.nics.split(","), a.abi), daemon=True).start()
     if not cmd:
         threading.Event().wait()
     try:
