@@ -146,6 +146,9 @@ const (
 	MemFetchAdd
 	// MemInvalidate ends RKey (SEND with invalidate).
 	MemInvalidate
+	// MemCheckRead checks what MemRead of Swap bytes at Addr under RKey would: a READ's turn has come, its data is
+	// read as it is sent.
+	MemCheckRead
 )
 
 // MemErr is what became of a memory operation.

@@ -50,6 +50,9 @@ type refusal struct {
 const maxRefusals = 256 // kept for repeats; more are reported once at most, and then by their resends
 
 func (r *assocRx) init(a *assoc) {
+	for _, q := range r.limits {
+		q.limitDirty = 0
+	}
 	*r = assocRx{a: a, ackDue: never, dirty: r.dirty[:0], refusals: r.refusals[:0], limits: r.limits[:0]}
 	if r.refusals == nil {
 		r.refusals = make([]refusal, 0, maxRefusals)
@@ -59,11 +62,11 @@ func (r *assocRx) init(a *assoc) {
 // path returns the receiver's record of a path, or nil for an id that cannot be.
 func (r *assocRx) path(id uint16) *rxPath {
 	plane, i := int(id>>8), int(id&0xff)
-	if plane >= len(r.a.planes) {
+	if plane >= len(r.a.planes) || i >= maxPaths {
 		return nil
 	}
 	if r.paths[plane] == nil {
-		r.paths[plane] = make([]*rxPath, 256)
+		r.paths[plane] = make([]*rxPath, maxPaths)
 	}
 	p := r.paths[plane][i]
 	if p == nil {
@@ -245,6 +248,11 @@ func (r *assocRx) ackPlane(n int) int {
 	for i := range a.planes {
 		p := (r.lastRx + n + i) % len(a.planes)
 		if a.planes[p].state == planeActive && a.e.planeUp[p] {
+			return p
+		}
+	}
+	for i := range a.planes {
+		if p := (r.lastRx + n + i) % len(a.planes); a.planes[p].state != planeAbsent {
 			return p
 		}
 	}

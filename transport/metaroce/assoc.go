@@ -56,6 +56,7 @@ type assoc struct {
 	srtt      mono.Duration
 	rttvar    mono.Duration
 	hold      mono.Duration // longest ack hold the peer announced
+	pathLimit int           // path indexes below it may be used
 	widen     float64       // of the time rule, after spurious losses
 	widenAt   mono.Time
 	rackT     mono.Time // when the newest acknowledged packet was sent
@@ -74,6 +75,7 @@ type planeState uint8
 const (
 	planeActive  planeState = iota
 	planeProbing            // failed or link down; probes decide
+	planeAbsent             // the peer does not have it
 )
 
 // planeTx is the sending side of one plane: a window, its packets in flight in order of sending, its paths.
@@ -131,7 +133,7 @@ type txPath struct {
 
 func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 	a := &assoc{e: e, local: local, remote: remote, name: remote.String(), rxTag: e.newTag(),
-		due: never, lastUse: e.now, helloAt: never, planes: make([]planeTx, len(e.cfg.Planes))}
+		due: never, lastUse: e.now, helloAt: never, pathLimit: maxPaths, planes: make([]planeTx, len(e.cfg.Planes))}
 	a.rx.init(a)
 	for i := range a.planes {
 		pl := &a.planes[i]
@@ -234,8 +236,25 @@ func (a *assoc) heard() { a.lastHeard = a.e.now }
 func (a *assoc) restarted() {
 	a.e.C.AssocRestarts++
 	a.e.host.Event(transport.Event{Kind: transport.EventAssocRestart, Peer: a.name})
+	a.renew()
+	for len(a.qps) > 0 {
+		q := a.qps[len(a.qps)-1]
+		q.peerGone()
+		if len(a.qps) > 0 && a.qps[len(a.qps)-1] == q { // peerGone detaches; never loop
+			a.detach(q)
+		}
+	}
+}
+
+// renew forgets everything that was agreed with the former instance. What QPs have in flight goes again: they are
+// ended by the caller, or were bound since the peer's restart. The tag stays: the new instance may have it already,
+// from our CONFIRM.
+func (a *assoc) renew() {
+	for i := range a.planes {
+		a.planes[i].loseAll()
+	}
 	a.giveUpAll()
-	a.rx.init(a) // the tag stays: the new instance may have it already, from our CONFIRM
+	a.rx.init(a)
 	for i := range a.planes {
 		pl := &a.planes[i]
 		pl.paths = [maxPaths]*txPath{}
@@ -244,12 +263,11 @@ func (a *assoc) restarted() {
 		pl.win.Reset(defaultWindow)
 	}
 	a.resetRTT()
-	a.havePeTS = false
-	for len(a.qps) > 0 {
-		q := a.qps[len(a.qps)-1]
-		q.peerGone()
-		if len(a.qps) > 0 && a.qps[len(a.qps)-1] == q { // peerGone detaches; never loop
-			a.detach(q)
+	a.havePeTS, a.lastLoss = false, 0
+	for _, q := range a.qps {
+		q.haveMinTS = false
+		if q.rsp.posted > 0 && !q.srq && q.state >= StateRTR && q.state != StateErr {
+			a.rx.noteLimit(q)
 		}
 	}
 }

@@ -100,6 +100,8 @@ func (q *QP) runChain() {
 				q.place(&j, x, psn, e.held.bytes(x.buf)[:x.n], q.qpn, true)
 			} else if x.st == slotQueued && x.op != wire.OpRead {
 				q.atomicOp(&j, x)
+			} else if x.st == slotQueued && x.n > 0 { // a READ that may not read ends the QP before anything later runs
+				*e.out.op(&j) = transport.MemOp{Kind: transport.MemCheckRead, QP: q.owner, Addr: x.addr, RKey: x.rkey, Swap: uint64(x.n), Chain: q.qpn}
 			}
 			if j.abandoned {
 				break // the pieces of this one come first in the next round

@@ -82,7 +82,7 @@ func (e *Engine) Assocs() []AssocInfo {
 	return out
 }
 
-var planeStateNames = [...]string{"active", "probing"}
+var planeStateNames = [...]string{"active", "probing", "absent"}
 
 // InFlight returns the transmissions without an end, all associations together; 0 when everything is quiet.
 func (e *Engine) InFlight() (n int) {

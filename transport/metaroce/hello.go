@@ -77,9 +77,12 @@ func (e *Engine) sendHello(a *assoc, stage wire.HelloStage, plane int, echo uint
 	if stage == wire.HelloAccept {
 		h.Chosen = wire.Version
 	}
-	h.NumPlanes = uint8(len(e.cfg.Planes))
 	for i, c := range e.cfg.Planes {
-		h.Planes[i] = wire.HelloPlane{Plane: uint8(i), MTU: uint16(min(c.PacketMax, 65535)), RateMbps: uint32(c.RateBps / 1e6),
+		if c.PacketMax < planeMin {
+			continue
+		}
+		h.NumPlanes++
+		h.Planes[h.NumPlanes-1] = wire.HelloPlane{Plane: uint8(i), MTU: uint16(min(c.PacketMax, 65535)), RateMbps: uint32(c.RateBps / 1e6),
 			Grant: uint32(defaultWindow), Addr: a.local.As16()}
 	}
 	e.queueHello(a.local, a.remote, plane, a.txTag, &h)
@@ -157,28 +160,59 @@ func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
 
 // takePeer brings the association up with what the peer said, or recognises a restart.
 func (a *assoc) takePeer(h *wire.Hello) {
-	if a.havePeer && (a.peerID != h.NICID || a.peerInst != h.Instance) {
+	switch {
+	case !a.havePeer:
+		a.adopt(h)
+	case a.peerID != h.NICID || a.peerInst != h.Instance:
 		// The old instance is proven gone. QPs bound to it end; QPs bound since then wait for the new one.
 		if a.state == assocUp || a.staleOf(h) {
 			a.restarted()
+		} else {
+			a.renew()
 		}
+		a.adopt(h)
+	case a.txTag != h.Tag: // the same instance, which has forgotten the association: its paths begin anew
+		a.rx.init(a)
+		a.adopt(h)
 	}
+	a.up()
+}
+
+// adopt takes over what the peer says of itself. Planes that it does not name are not used.
+func (a *assoc) adopt(h *wire.Hello) {
 	a.peerID, a.peerInst, a.havePeer, a.txTag = h.NICID, h.Instance, true, h.Tag
 	a.hold = min(mono.Duration(h.MaxHold)<<4, 10*mono.Millisecond)
+	a.pathLimit = min(max(int(h.PathLimit), 1), maxPaths)
+	var named [maxPlanes]bool
 	for i := 0; i < int(h.NumPlanes) && i < len(h.Planes); i++ {
 		hp := &h.Planes[i]
-		if int(hp.Plane) >= len(a.planes) {
+		if int(hp.Plane) >= len(a.planes) || hp.MTU < planeMin {
 			continue
 		}
+		named[hp.Plane] = true
 		pl := &a.planes[hp.Plane]
-		if hp.MTU >= 512 {
-			pl.packetMax = min(a.e.cfg.Planes[hp.Plane].PacketMax, int(hp.MTU))
-		}
-		if a.state != assocUp && hp.Grant > 0 {
+		pl.packetMax = min(a.e.cfg.Planes[hp.Plane].PacketMax, int(hp.MTU))
+		if hp.Grant > 0 {
 			pl.grant = int(min(hp.Grant, 1<<30))
 		}
 	}
-	a.up()
+	for i := range a.planes {
+		a.planes[i].named(named[i])
+	}
+}
+
+// named says whether the peer has this plane.
+func (pl *planeTx) named(is bool) {
+	switch {
+	case !is && pl.state != planeAbsent:
+		pl.loseAll()
+		pl.state, pl.probeAt, pl.probeWant = planeAbsent, never, false
+	case is && pl.state == planeAbsent && pl.a.e.planeUp[pl.idx]:
+		pl.state = planeActive
+	case is && pl.state == planeAbsent:
+		pl.state = planeProbing
+		pl.a.startProbing(pl)
+	}
 }
 
 // staleOf reports whether QPs are bound that have talked to the instance that is gone.

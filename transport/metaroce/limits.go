@@ -4,13 +4,14 @@ import "github.com/metaroce/metaroce/internal/mono"
 
 // Specification constants: what two ends must agree on or what a peer may rely on (spec/05-reliability.md).
 const (
-	ackBits       = 128 // sequences below the highest that an ack block can name
-	maxPaths      = 64  // per plane (default of the design; the id allows 256)
-	maxPlanes     = 16  // per association
-	gapTolerance  = 3   // later acknowledged packets of a path that make a packet lost
-	maxTolerance  = 64  // after doublings for late acks
-	ackEvery      = 8   // packets of the association
-	tailMin       = 64  // bytes that the last packet of a longer WRITE carries at least
+	ackBits       = 128           // sequences below the highest that an ack block can name
+	maxPaths      = 64            // per plane (default of the design; the id allows 256)
+	maxPlanes     = 16            // per association
+	planeMin      = 1280 - 40 - 8 // BTH … ICRC that a plane carries at least
+	gapTolerance  = 3             // later acknowledged packets of a path that make a packet lost
+	maxTolerance  = 64            // after doublings for late acks
+	ackEvery      = 8             // packets of the association
+	tailMin       = 64            // bytes that the last packet of a longer WRITE carries at least
 	ageLimit      = 250 * mono.Millisecond
 	timeWidenMax  = 4.0 // the time rule: up to five times its width
 	silentPackets = 3   // packets without any answer that make a plane suspect: one or two get lost by chance
@@ -31,7 +32,7 @@ const (
 	pathRing       = 256  // sequences remembered per path; > outstandingMax + ackBits, power of two
 	quantum        = 16   // packets of one QP before the next one's turn
 	chainMax       = 64   // packets handled between two DMA calls
-	stallThreshold = 2 * mono.Millisecond
+	stallThreshold = 200 * mono.Microsecond
 	reapAfter      = 30 * mono.Second
 	helloFirst     = 2 * mono.Millisecond // first repeat of a HELLO; doubles up to helloMax
 	helloMax       = 64 * mono.Millisecond

@@ -65,7 +65,7 @@ func (a *assoc) timeRule() {
 // probeTime is when a packet without any answer goes again: srtt + spread + the peer's longest ack hold.
 func (pl *planeTx) probeTime(p *txPath) mono.Duration {
 	a := pl.a
-	return (a.spread(p, pl.noise) + a.hold) << min(max(pl.timeouts-3, 0), 6)
+	return (a.spread(p, pl.noise/4) + a.hold) << min(max(pl.timeouts-3, 0), 6)
 }
 
 // lossDue is when the oldest packet in flight on the plane may be called lost.
@@ -121,7 +121,7 @@ func (pl *planeTx) timeout(d mono.Duration) {
 // silence is how long a plane may say nothing after it was sent something.
 func (pl *planeTx) silence() mono.Duration {
 	a := pl.a
-	v := max(4*a.rttvar, a.srtt/8, pl.noise)
+	v := max(4*a.rttvar, a.srtt/8, pl.noise/4)
 	if a.rttvar == 0 {
 		v = max(v, a.srtt)
 	}
@@ -154,13 +154,22 @@ func (a *assoc) silentPlanes() {
 
 // planeFailed moves everything in flight on a plane elsewhere at once and begins to probe it.
 func (a *assoc) planeFailed(pl *planeTx, _ string) {
-	if pl.state == planeProbing {
+	if pl.state != planeActive {
 		return
 	}
 	e := a.e
 	pl.state, pl.failedAt = planeProbing, e.now
 	pl.failures++
 	e.C.PlaneFailures++
+	pl.loseAll()
+	pl.cur, pl.curLeft, pl.askedAt, pl.asked = nil, 0, 0, 0
+	e.host.Event(transport.Event{Kind: transport.EventPlaneDown, Peer: a.name, Plane: pl.idx})
+	a.startProbing(pl)
+}
+
+// loseAll calls lost what is in flight on the plane.
+func (pl *planeTx) loseAll() {
+	e := pl.a.e
 	for pl.head != 0 {
 		n := pl.head
 		p := e.recs[n].path
@@ -168,9 +177,6 @@ func (a *assoc) planeFailed(pl *planeTx, _ string) {
 		e.lose(n)
 		p.advance(e)
 	}
-	pl.cur, pl.curLeft, pl.askedAt, pl.asked = nil, 0, 0, 0
-	e.host.Event(transport.Event{Kind: transport.EventPlaneDown, Peer: a.name, Plane: pl.idx})
-	a.startProbing(pl)
 }
 
 // startProbing sends probes on a failed plane from now on; the first one at once.
@@ -235,7 +241,7 @@ func (a *assoc) sendProbes(b *pkt.Batch) {
 		pl.probeWant = false
 		pl.probeSent = e.now
 		out := b.Next()
-		p := pl.path(e.rnd.IntN(maxPaths))
+		p := pl.path(e.rnd.IntN(a.pathLimit))
 		h := wire.Header{Op: wire.OpProbe, PKey: 0xFFFF, Tag: a.txTag, Path: p.id, Version: wire.Version, TS: e.stamp()}
 		hdrLen := h.Size()
 		n := (min(pl.packetMax, len(out.Buf)-pkt.Headroom) - hdrLen - wire.ICRCLen) &^ 3

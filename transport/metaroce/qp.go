@@ -149,7 +149,9 @@ func (q *QP) Resume(now mono.Time) {
 	q.e.tick(now)
 	if q.state == StateSQD {
 		q.state = StateRTS
+		q.req.since = q.e.now
 		q.wake()
+		q.retime()
 	}
 }
 

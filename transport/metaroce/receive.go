@@ -108,6 +108,7 @@ func (e *Engine) receive(p *pkt.Packet) {
 	}
 	switch h.Op {
 	case wire.OpHello:
+		e.commit() // what arrived before a restart is answered before it
 		e.onHello(p, payload)
 		return
 	case wire.OpStale:

@@ -163,7 +163,7 @@ func (q *QP) retime() {
 		if d := r.blockedAt.Add(r.limitWait); r.blockedAt != 0 && d > q.e.now { // later it is among those that want to send
 			t = mono.Min(t, d)
 		}
-		if r.head < r.tail && r.timeout > 0 {
+		if q.unfinished() && r.timeout > 0 {
 			t = mono.Min(t, q.giveUpAt())
 			if d := r.probedAt.Add(r.timeout); q.waitsForResponse() {
 				t = mono.Min(t, max(d, r.since.Add(r.timeout)))
@@ -177,6 +177,12 @@ func (q *QP) retime() {
 func (q *QP) giveUpAt() mono.Time {
 	r := &q.req
 	return max(q.a.lastHeard, r.since).Add(r.timeout * mono.Duration(int(r.retryCnt)+1))
+}
+
+// unfinished reports whether a request waits for the peer. In SQD those that were not begun do not.
+func (q *QP) unfinished() bool {
+	r := &q.req
+	return r.head < r.tail && (q.state != StateSQD || r.wq(r.head).first < r.next)
 }
 
 func (q *QP) waitsForResponse() bool {
@@ -194,7 +200,7 @@ func (q *QP) onTimer() {
 		return
 	}
 	q.unpark()
-	if r.head < r.tail && r.timeout > 0 && q.giveUpAt() <= q.e.now {
+	if q.unfinished() && r.timeout > 0 && q.giveUpAt() <= q.e.now {
 		q.failRequester(transport.RetryExcErr)
 		return
 	}
@@ -214,7 +220,7 @@ func (q *QP) askForResponse() {
 		return
 	}
 	pr := wire.Probe{Kind: wire.ProbeQP, QPN: q.remoteQPN, PeerQPN: q.qpn, ReadNo: uint32(w.rdno), PSN: uint32(serial.Trunc(w.first))}
-	c.fill(q.a, q.e.nextPlane(int(q.e.C.ProbesSent)), wire.OpProbe, wire.PutProbe(c.buf[:], &pr, wire.ProbeLen))
+	c.fill(q.a, q.a.rx.ackPlane(int(q.e.C.ProbesSent)), wire.OpProbe, wire.PutProbe(c.buf[:], &pr, wire.ProbeLen))
 	q.e.C.ProbesSent++
 }
 

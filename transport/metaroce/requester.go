@@ -21,7 +21,8 @@ type wqe struct {
 
 // pst is what the requester knows of one PSN between una and next.
 type pst struct {
-	wqe    uint32 // number of its work request, low bits
+	wqe    uint16 // number of its work request, low bits
+	path   uint16 // of its newest transmission
 	out    uint8  // transmissions in flight
 	acked  bool
 	parked bool // refused: waits until the time below
@@ -321,7 +322,7 @@ func (q *QP) takeNext() {
 	r := &q.req
 	w := r.wq(r.cur)
 	r.ps.extend(r.next)
-	r.ps.at(r.next).wqe = uint32(r.cur)
+	r.ps.at(r.next).wqe = uint16(r.cur)
 	if r.next == w.first && w.Op.HasResponse() {
 		r.rdRing[w.rdno%rdMax] = r.cur
 		if w.Op.IsAtomic() {

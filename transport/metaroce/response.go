@@ -31,6 +31,7 @@ type respPkt struct {
 	length uint32
 	rkey   uint32
 	buf    int32
+	path   uint16 // of its newest transmission
 	out    uint8
 	atomic bool
 	last   bool

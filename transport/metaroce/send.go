@@ -71,11 +71,7 @@ func (e *Engine) Transmit(now mono.Time, b *pkt.Batch) {
 func (a *assoc) transmitData(b *pkt.Batch) {
 	e := a.e
 	t := &e.out.tx
-	for turns := a.active.n; turns > 0; turns-- {
-		q := a.active.pop()
-		if q == nil {
-			return
-		}
+	for q := a.active.pop(); q != nil; q = a.active.pop() { // each turn sends something or takes the QP off the ring
 		for left := quantum; ; left-- {
 			kind, psn, ok := q.nextToSend()
 			if !ok {
@@ -85,7 +81,11 @@ func (a *assoc) transmitData(b *pkt.Batch) {
 				a.active.push(q)
 				break
 			}
-			p := a.choosePath()
+			p := a.choosePath(q, q.lostOn(kind, psn))
+			if p == nil && !a.carries(q) {
+				q.failRequester(transport.RetryExcErr)
+				break
+			}
 			if p == nil { // the association's windows are full: acknowledgements bring it back
 				a.active.pushFront(q)
 				return
@@ -110,19 +110,40 @@ func (r *qpRing) pushFront(q *QP) {
 	r.n++
 }
 
-// choosePath returns the path for the next packet, or nil when no plane has room.
-func (a *assoc) choosePath() *txPath {
+// lostOn is where a packet that is to be sent again was lost: the path id, or noPath.
+func (q *QP) lostOn(kind txKind, n uint64) int {
+	if kind == txResponse {
+		if n < q.rsp.resps.hi {
+			if p := q.rsp.resps.at(n); p.sent {
+				return int(p.path)
+			}
+		}
+	} else if n < q.req.next {
+		return int(q.req.ps.at(n).path)
+	}
+	return noPath
+}
+
+const noPath = -1
+
+// choosePath returns the path for the next packet of a QP, or nil when no plane has room. A packet that was lost on
+// a path takes another one, on another plane where one has room.
+func (a *assoc) choosePath(q *QP, lost int) *txPath {
 	if a.e.recFree == 0 {
 		a.e.C.TxRecordsFull++
 		return nil
 	}
 	n := len(a.planes)
-	for i := range n {
+	looks := n
+	if lost >= 0 {
+		looks = 2 * n
+	}
+	for i := range looks {
 		pl := &a.planes[(a.rrPlane+i)%n]
-		if !pl.room() {
+		if !pl.room() || !pl.carries(q) || i < n && lost >= 0 && pl.idx == lost>>8 {
 			continue
 		}
-		p := pl.pick()
+		p := pl.pick(lost)
 		if p == nil {
 			continue
 		}
@@ -136,32 +157,55 @@ func (a *assoc) choosePath() *txPath {
 	return nil
 }
 
+// carries reports whether the longest packet of the QP fits the plane.
+func (pl *planeTx) carries(q *QP) bool {
+	return pl.state != planeAbsent && q.mtu+wire.MaxOverhead <= pl.packetMax
+}
+
+// carries reports whether any plane takes the QP's packets: the QP's MTU is the programs' choice.
+func (a *assoc) carries(q *QP) bool {
+	for i := range a.planes {
+		if a.planes[i].carries(q) {
+			return true
+		}
+	}
+	return false
+}
+
 // limit is the window in bytes: the controller's and the receiver's grant; one packet always goes.
 func (pl *planeTx) limit() int { return max(min(pl.win.Window(), pl.grant), 1) }
 
 func (pl *planeTx) room() bool { return pl.state == planeActive && pl.inflight < pl.limit() }
 
-// pick chooses a path: the one of the running burst, else the head of the recycle queue, else a random one.
-func (pl *planeTx) pick() *txPath {
-	if pl.cur != nil && pl.curLeft > 0 && pl.cur.outstanding() < outstandingMax {
+// pick chooses a path: the one of the running burst, else the head of the recycle queue, else a random one. The path
+// that a packet was lost on is the last choice.
+func (pl *planeTx) pick(lost int) *txPath {
+	ok := func(p *txPath) bool { return p.outstanding() < outstandingMax && int(p.id) != lost }
+	if pl.cur != nil && pl.curLeft > 0 && ok(pl.cur) {
 		pl.curLeft--
 		return pl.cur
 	}
-	e := pl.a.e
+	e, limit := pl.a.e, pl.a.pathLimit
 	var p *txPath
-	for pl.recycle.len() > 0 && p == nil {
+	for n := pl.recycle.len(); n > 0 && p == nil; n-- {
 		q := pl.paths[pl.recycle.peek()]
 		pl.recycle.pop()
 		q.queued = false
-		if q.outstanding() < outstandingMax && !e.rnd.Chance(recycleRenew) {
+		switch {
+		case int(q.id) == lost:
+			q.queued = true
+			pl.recycle.push(uint64(q.id & 0xff))
+		case ok(q) && int(q.id&0xff) < limit && !e.rnd.Chance(recycleRenew):
 			p = q
 		}
 	}
 	for try := 0; p == nil && try < 4; try++ {
-		q := pl.path(e.rnd.IntN(maxPaths))
-		if q.outstanding() < outstandingMax {
+		if q := pl.path(e.rnd.IntN(limit)); ok(q) {
 			p = q
 		}
+	}
+	if p == nil && limit == 1 && pl.path(0).outstanding() < outstandingMax {
+		p = pl.path(0)
 	}
 	if p == nil {
 		return nil
@@ -207,8 +251,10 @@ func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 	*op = transport.MemOp{QP: q.owner}
 	if kind == txRequest {
 		q.fillRequest(j, op)
+		q.req.ps.at(psn).path = p.id
 	} else {
 		q.fillResponse(j, op)
+		q.rsp.resps.at(psn).path = p.id
 	}
 	j.hdrLen = h.Size()
 	if j.n > 0 && j.op == opWanted {

@@ -56,12 +56,15 @@ func (h host) one(op *transport.MemOp) transport.MemErr {
 	atomic := op.Kind == transport.MemCmpSwap || op.Kind == transport.MemFetchAdd
 	if atomic {
 		n = 8
+	} else if op.Kind == transport.MemCheckRead {
+		n = op.Swap
 	}
 	if !ok || op.Addr < k.Lo || op.Addr+n > k.Hi || op.Addr+n < op.Addr ||
-		op.Kind == transport.MemWrite && !k.Write || op.Kind == transport.MemRead && !k.Read || atomic && !k.Atomic {
+		op.Kind == transport.MemWrite && !k.Write || (op.Kind == transport.MemRead || op.Kind == transport.MemCheckRead) && !k.Read || atomic && !k.Atomic {
 		return transport.MemAccess
 	}
 	switch op.Kind {
+	case transport.MemCheckRead:
 	case transport.MemWrite:
 		copy(m[op.Addr:], op.Buf)
 	case transport.MemRead:
