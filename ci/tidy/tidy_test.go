@@ -28,10 +28,7 @@ const (
 var longFunctions = map[string]string{}
 
 // longFiles likewise.
-var longFiles = map[string]string{
-	"verbs/tests/mr_errors.c":   "independent cases, one below the other",
-	"verbs/tests/mr_fuzzring.c": "independent cases, one below the other",
-}
+var longFiles = map[string]string{}
 
 // wordsAllowed lists files that must contain a banned word, and why.
 var wordsAllowed = map[string]string{
