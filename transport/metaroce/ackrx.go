@@ -11,7 +11,7 @@ import (
 )
 
 // onAck takes in an acknowledgement. Refusals first: the numbers they name are received, not accepted.
-func (a *assoc) onAck(p *pkt.Packet, _ *wire.Header, payload []byte) {
+func (a *assoc) onAck(p *pkt.Packet, h *wire.Header, payload []byte) {
 	e := a.e
 	var r wire.AckReader
 	if d := r.Init(payload); d != 0 {
@@ -42,7 +42,7 @@ func (a *assoc) onAck(p *pkt.Packet, _ *wire.Header, payload []byte) {
 		case wire.BlockQP:
 			var b wire.QPBlock
 			r.QP(&b)
-			if q := e.qps[b.QPN]; q != nil && q.a == a && (q.state == StateRTS || q.state == StateSQD) {
+			if q := e.qps[b.QPN]; q != nil && q.a == a && !q.before(h.TS) && (q.state == StateRTS || q.state == StateSQD) {
 				q.onLimit(b.Limit)
 			}
 		default: // refusals were taken above

@@ -39,6 +39,7 @@ type assocRx struct {
 type rxPlane struct {
 	bytes    uint32
 	lastData mono.Time
+	news     bool // data came since its last block
 }
 
 // refusal is a refusal block with the number of acks that still have to carry it.
@@ -47,7 +48,10 @@ type refusal struct {
 	left uint8
 }
 
-const maxRefusals = 256 // kept for repeats; more are reported once at most, and then by their resends
+const (
+	maxRefusals    = 256 // kept for repeats; more are reported once at most, and then by their resends
+	refusalRepeats = 2
+)
 
 func (r *assocRx) init(a *assoc) {
 	for _, q := range r.limits {
@@ -81,7 +85,7 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	e := r.a.e
 	pl := &r.planes[p.Plane]
 	pl.bytes += uint32(n)
-	pl.lastData = e.now
+	pl.lastData, pl.news = e.now, true
 	r.lastRx = int(p.Plane)
 	r.count++
 	gaps := 0
@@ -175,11 +179,17 @@ func (a *assoc) refuseLater(q *QP) {
 
 func (r *assocRx) addRefusal(b wire.RefusalBlock) {
 	r.ackNow = true
-	if len(r.refusals) == cap(r.refusals) {
-		copy(r.refusals, r.refusals[1:])
-		r.refusals = r.refusals[:len(r.refusals)-1]
+	if len(r.refusals) == cap(r.refusals) { // one that was told already goes first
+		i := 0
+		for k := range r.refusals {
+			if r.refusals[k].left < refusalRepeats {
+				i = k
+				break
+			}
+		}
+		r.refusals = append(r.refusals[:i], r.refusals[i+1:]...)
 	}
-	r.refusals = append(r.refusals, refusal{b, 2})
+	r.refusals = append(r.refusals, refusal{b, refusalRepeats})
 }
 
 // noteLimit has the QP's receive limit told to the peer: with the next ack, at once when the peer may be stopped.
@@ -268,8 +278,12 @@ func (a *assoc) buildAck(b *pkt.Batch, plane int) bool {
 	room := min(a.planes[plane].packetMax, len(out.Buf)-pkt.Headroom) - hdrLen - wire.ICRCLen
 	var w wire.AckWriter
 	w.Init(out.Buf[pkt.Headroom+hdrLen : pkt.Headroom+hdrLen+room&^3])
-	pb := wire.PlaneBlock{Plane: uint8(r.lastRx), Bytes: r.planes[r.lastRx].bytes, Grant: e.grantFor(a, r.lastRx)}
-	w.Plane(&pb)
+	for i := range a.planes {
+		if pl := &r.planes[i]; pl.news || i == r.lastRx {
+			pl.news = false
+			w.Plane(&wire.PlaneBlock{Plane: uint8(i), Bytes: pl.bytes, Grant: e.grantFor(a, i)})
+		}
+	}
 	more := false
 	keep := r.refusals[:0]
 	for i := range r.refusals {

@@ -1,6 +1,7 @@
 package metaroce
 
 import (
+	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/wire"
 )
@@ -267,9 +268,7 @@ func (q *QP) enterFatal(psn uint64, code wire.RefusalCode, st transport.Status) 
 func (e *Engine) answer(j *job) {
 	q := j.q
 	if j.kind == jobResponse {
-		if j.code == 0 {
-			j.a.acceptSeq(j.rp, j.seq, j.ts, j.flags, j.ce)
-		}
+		j.a.acceptSeq(j.rp, j.seq, j.ts, j.flags, j.ce)
 		return
 	}
 	if q.inc != j.inc {
@@ -282,7 +281,11 @@ func (e *Engine) answer(j *job) {
 		// acknowledgement would complete it. The refusal says that everything before was executed.
 		j.a.refuseSeq(j.rp, j.seq, j.ce, q.fatalBlock())
 	case q.state == StateErr && s.fatal == 0:
-	case j.abandoned:
+		e.C.RefusedNoQP++
+		j.a.refuseSeq(j.rp, j.seq, j.ce, wire.RefusalBlock{QPN: q.remoteQPN, PSN: serial.Trunc(j.psn), Code: wire.RefuseNoQP})
+	case j.abandoned: // no room to work on it in this burst
+		e.C.RefusedLater++
+		j.a.refuseSeq(j.rp, j.seq, j.ce, wire.RefusalBlock{QPN: q.remoteQPN, PSN: serial.Trunc(j.psn), Code: wire.RefuseLater})
 	case j.psn >= s.exp && j.psn < s.slots.hi && s.slots.at(j.psn).st == slotBad:
 		// it fails when its turn comes; nothing is said before
 	default:

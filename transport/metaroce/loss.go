@@ -206,13 +206,16 @@ func (pl *planeTx) probeTimer() {
 // onProbeAck counts answered probes; enough in a row bring the plane back with a small window.
 func (pl *planeTx) onProbeAck(id uint32) {
 	e := pl.a.e
+	if pl.probeSent == 0 || id != pl.probeID { // not asked, or answered already
+		return
+	}
 	e.C.ProbesAnswered++
+	pl.probeSent = 0
 	pl.heardNow()
-	if pl.state != planeProbing || id != pl.probeID || !e.planeUp[pl.idx] {
+	if pl.state != planeProbing || !e.planeUp[pl.idx] {
 		return
 	}
 	pl.probeGood++
-	pl.probeSent = 0
 	if pl.probeGood < probesGood {
 		pl.probeAt, pl.probeGap = e.now, probeFirst
 		pl.a.reschedule()

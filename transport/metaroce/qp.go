@@ -124,6 +124,9 @@ func (q *QP) ToRTR(now mono.Time, r RTRAttr) bool {
 	return true
 }
 
+// before reports whether the peer sent something before this life of the QP number began.
+func (q *QP) before(ts uint32) bool { return q.haveMinTS && serial.U32(ts).Less(serial.U32(q.minTS)) }
+
 // firstPSN is the 64-bit number that a first PSN of the wire stands for: not so low that a distance could go below 0.
 func firstPSN(psn uint32) uint64 { return 1<<32 + uint64(psn&serial.PSNMask) }
 

@@ -275,7 +275,7 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 		h.SE = w.Flags&transport.FlagSolicited != 0 && w.Op.TakesRecv()
 		h.BTHAckReq = true
 	}
-	if tail && psn+1 == r.end || !fresh {
+	if !fresh || !q.mayNew() { // the last one for now: nothing follows that would bring an acknowledgement
 		h.Flags |= wire.FlagAckReq
 	}
 	if w.Op.HasResponse() {

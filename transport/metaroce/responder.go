@@ -112,7 +112,7 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 		a.refuse(rp, h, p, wire.RefusalBlock{PSN: h.PSN, Code: wire.RefuseNoQP})
 		return
 	}
-	if q.haveMinTS && serial.U32(h.TS).Less(serial.U32(q.minTS)) {
+	if q.before(h.TS) {
 		e.C.DropStaleQP++
 		return
 	}
@@ -156,7 +156,7 @@ func (q *QP) answerFailed(a *assoc, rp *rxPath, h *wire.Header, p *pkt.Packet) {
 	s := &q.rsp
 	if s.fatal == 0 {
 		q.e.C.RefusedNoQP++
-		a.refuse(rp, h, p, wire.RefusalBlock{PSN: h.PSN, Code: wire.RefuseNoQP})
+		a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseNoQP})
 		return
 	}
 	a.refuse(rp, h, p, q.fatalBlock()) // cumulative: right for PSNs before the failed one, too
@@ -180,7 +180,7 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 			x.code = wire.RefuseInvalid
 		} else if recv = q.bind(x.ssn); recv == nil {
 			e.C.RefusedRNR++
-			a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseRNR, Timer: s.minRNR, InOrder: psn == s.exp})
+			a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseRNR, Timer: s.minRNR, InOrder: s.inOrder(psn)})
 			return
 		}
 	}
@@ -218,6 +218,16 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 	if inTurn && !waitsForTurn(h.Op) && x.code == 0 && !j.abandoned {
 		q.arrive()
 	}
+}
+
+// inOrder reports whether a PSN is the lowest that has not arrived.
+func (s *responder) inOrder(psn uint64) bool {
+	for n := s.exp; n < psn; n++ {
+		if n >= s.slots.hi || s.slots.at(n).st == slotEmpty {
+			return false
+		}
+	}
+	return true
 }
 
 // arrive moves arr past a packet whose operation is queued in its turn, and past what is in memory behind it.

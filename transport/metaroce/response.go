@@ -231,10 +231,15 @@ func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte
 		a.accept(rp, h, p)
 		return
 	}
+	if e.out.inWork(q, n) {
+		e.C.DropBusy++
+		return
+	}
 	rd := serial.Expand32(h.ReadNo, r.rdLow)
 	w := r.findRead(rd)
-	if w == nil || e.out.inWork(q, n) {
+	if w == nil { // a broken peer; without an answer it would look like a lossy network
 		e.C.DropResponse++
+		a.accept(rp, h, p)
 		return
 	}
 	j := e.out.job(jobResponse, q, a, rp, h, p)
