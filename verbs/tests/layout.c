@@ -7,7 +7,9 @@
  *     layout LIBRARY [device]
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <infiniband/verbs.h>
@@ -187,6 +189,40 @@ static void look_at_ops(struct ibv_context *c) {
     CHECK(c->num_comp_vectors >= 1 && c->async_fd >= 0 && c->abi_compat == (void *)UINTPTR_MAX, "fields");
 }
 
+static int lines_of(const char *path, bool directory) {
+    int n = 0, c;
+    if (directory) {
+        DIR *d = opendir(path);
+        while (d && readdir(d))
+            n++;
+        if (d)
+            closedir(d);
+        return n;
+    }
+    FILE *f = fopen(path, "r");
+    while (f && (c = fgetc(f)) != EOF)
+        n += c == '\n';
+    if (f)
+        fclose(f);
+    return n;
+}
+
+/* Plugins open and close it again and again: nothing may be left behind. */
+static void open_often(struct ibv_context *(*open_device)(struct ibv_device *),
+                       int (*close_device)(struct ibv_context *), struct ibv_device *dev) {
+    int fds = 0, maps = 0;
+    for (int i = 0; i < 30; i++) {
+        struct ibv_context *c = open_device(dev);
+        CHECK(c && !close_device(c), "open %d: %m", i);
+        if (i != 5)
+            continue;
+        fds = lines_of("/proc/self/fd", true);
+        maps = lines_of("/proc/self/maps", false);
+    }
+    CHECK(lines_of("/proc/self/fd", true) == fds, "descriptors are left open");
+    CHECK(lines_of("/proc/self/maps", false) <= maps + 1, "mappings are left");
+}
+
 static void look_at_objects(void *lib) {
     struct ibv_device **(*get_list)(int *) = dlsym(lib, "ibv_get_device_list");
     void (*free_list)(struct ibv_device **) = dlsym(lib, "ibv_free_device_list");
@@ -208,6 +244,7 @@ static void look_at_objects(void *lib) {
         look_at_ports(lib, c);
         look_at_device(lib, c);
         CHECK(!close_device(c), "close");
+        open_often(open_device, close_device, list[0]);
     }
     free_list(list);
 }
