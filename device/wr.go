@@ -253,6 +253,14 @@ func (n *NIC) RelaxedKey(owner any, rkey uint32) bool {
 	return m != nil && m.pd == owner.(*QP).pd && m.access&accRelaxed != 0
 }
 
+// KeyOffset implements transport.Host.
+func (n *NIC) KeyOffset(owner any, rkey uint32) uint64 {
+	if m := n.keys.get(rkey); m != nil && m.pd == owner.(*QP).pd {
+		return m.addr - m.iova
+	}
+	return 0
+}
+
 // QPError implements transport.Host: the engine put the QP into ERR. The flushed completions follow within the same
 // call; what is still in the queues is flushed after it, in order.
 func (n *NIC) QPError(owner any, responder bool, s transport.Status) {

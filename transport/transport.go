@@ -192,6 +192,9 @@ type Host interface {
 	ReturnRecv(qp any, r *RecvWR)
 	// RelaxedKey reports whether the memory behind rkey was registered with relaxed ordering.
 	RelaxedKey(qp any, rkey uint32) bool
+	// KeyOffset is what an address under rkey lacks to the program's own address of the byte; 0 for an unknown key.
+	// Two keys may call one byte by different addresses, and two bytes by the same one.
+	KeyOffset(qp any, rkey uint32) uint64
 	// SendDone reports a send work request's end. Called in post order, for unsignalled ones too.
 	SendDone(qp any, wr *SendWR, s Status)
 	// RecvDone reports a receive's end, in order.

@@ -318,6 +318,10 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 					continue
 				}
 				a, b := y.addr, y.addr+uint64(y.n)
+				if y.rkey != x.rkey { // is it the same memory?
+					d := e.host.KeyOffset(q.owner, y.rkey) - e.host.KeyOffset(q.owner, x.rkey)
+					a, b = a+d, b+d
+				}
 				if a <= skip && skip < b {
 					skip = b
 				} else if a > lo && a < cut {

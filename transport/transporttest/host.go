@@ -63,17 +63,18 @@ func (h host) one(op *transport.MemOp) transport.MemErr {
 		op.Kind == transport.MemWrite && !k.Write || (op.Kind == transport.MemRead || op.Kind == transport.MemCheckRead) && !k.Read || atomic && !k.Atomic {
 		return transport.MemAccess
 	}
+	shift := h.n.Shift[op.RKey]
 	switch op.Kind {
 	case transport.MemCheckRead:
 	case transport.MemWrite:
-		copy(m[op.Addr:], op.Buf)
+		copy(m[op.Addr+shift:], op.Buf)
 	case transport.MemRead:
-		copy(op.Buf, m[op.Addr:])
+		copy(op.Buf, m[op.Addr+shift:])
 	default:
 		if op.Addr%8 != 0 {
 			return transport.MemInvalid
 		}
-		p := m[op.Addr : op.Addr+8]
+		p := m[op.Addr+shift:][:8]
 		op.Result = binary.LittleEndian.Uint64(p)
 		if op.Kind == transport.MemFetchAdd {
 			binary.LittleEndian.PutUint64(p, op.Result+op.Swap)
@@ -123,6 +124,9 @@ func (h host) ReturnRecv(o any, r *transport.RecvWR) {
 
 // RelaxedKey implements transport.Host.
 func (h host) RelaxedKey(_ any, rkey uint32) bool { return h.n.Keys[rkey].Relaxed }
+
+// KeyOffset implements transport.Host.
+func (h host) KeyOffset(_ any, rkey uint32) uint64 { return h.n.Shift[rkey] }
 
 // SendDone implements transport.Host.
 func (h host) SendDone(o any, wr *transport.SendWR, s transport.Status) {

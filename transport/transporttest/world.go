@@ -56,6 +56,7 @@ type Node struct {
 	E     *metaroce.Engine
 	Mem   []byte
 	Keys  map[uint32]Key
+	Shift map[uint32]uint64 // by key: what an address lacks to the place in Mem
 	QPs   []*QP
 	batch *pkt.Batch
 	rx    []pkt.Packet
