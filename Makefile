@@ -22,7 +22,8 @@ $(B)/bin/nicemu: need-go
 
 demo: ## the whole thing at work in under two minutes: two hosts, four lossy planes, Debian's own RDMA programs
 	@bash ci/deps.sh demo
-	@$(MAKE) --no-print-directory build
+	@echo "building …"
+	@$(MAKE) -s build
 	@$(B)/bin/nicemu demo
 
 test: ## what CI runs: build, generated files, lint, unit, race, ASan, fuzz, live; skips what this machine cannot do and says so
@@ -35,8 +36,8 @@ test-all: ## make test and every full suite (long); MR_TEST_RESUME=1 goes on whe
 
 bench: ## throughput and latency beside TCP on the same machine; table on the screen, JSON in build/bench.json
 	@bash ci/deps.sh test
-	@$(MAKE) --no-print-directory build
-	@$(GO) run ./tools/bench -bin $(B)/bin/nicemu -o $(B)/bench.json
+	@$(MAKE) -s build
+	@$$(sh ci/find-go.sh) run ./tools/bench -bin $(B)/bin/nicemu -o $(B)/bench.json
 
 lint: need-go ## static checks only: golangci-lint, go vet, formats
 	@ci/run.sh generated lint
