@@ -106,6 +106,9 @@ const helpEnvironment = `Variables that nicemu and its libraries read; a flag wi
                     $XDG_RUNTIME_DIR/mroce/*.sock, /tmp/mroce-UID/*.sock, /run/mroce/*.sock
   MR_NIC            which NICs a program sees: a comma-separated list of HOST/mrN, HOST or mrN; empty = all
   MR_LIB            directory of our libibverbs.so.1; else ../lib or ../lib/mroce beside nicemu
+  MR_SYSFS          where our libibverbs says sysfs is; set where no view can be mounted
+  MR_DEV_NAME       name of the device node, such as ../null where /dev/infiniband exists but has none
+  MR_LAB            which lab is meant, when several are up
   MR_VERBOSE        1: our libibverbs says on stderr what it does
   MR_POLL_SLEEP_US  let an idle ibv_poll_cq sleep up to so many microseconds (default 0: it yields)
   NO_COLOR          no colour

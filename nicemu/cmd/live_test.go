@@ -189,8 +189,16 @@ func mustFail(t testing.TB, code int, want string, args ...string) {
 	}
 }
 
+// running is a command in the background.
+type running struct {
+	pid  int
+	out  *lockedBuffer
+	done chan struct{}
+	cmd  *exec.Cmd
+}
+
 // background starts a command; its output can be read while it runs.
-func background(t testing.TB, args ...string) (*exec.Cmd, *lockedBuffer) {
+func background(t testing.TB, args ...string) *running {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	c := exec.CommandContext(ctx, os.Args[0], args...)
@@ -200,8 +208,10 @@ func background(t testing.TB, args ...string) (*exec.Cmd, *lockedBuffer) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait(); cancel() })
-	return c, out
+	b := &running{pid: c.Process.Pid, out: out, done: make(chan struct{}), cmd: c}
+	go func() { _ = c.Wait(); close(b.done) }()
+	t.Cleanup(func() { _ = c.Process.Kill(); <-b.done; cancel() })
+	return b
 }
 
 func until(t testing.TB, what string, ok func() bool) {
@@ -268,13 +278,12 @@ func life(t *testing.T, how lab.Isolation, wire string) {
 	manage(t)
 	last := ""
 	defer func() { t.Log(last) }()
-	c, _ := background(t, "lab", "exec", "a", "--", "sleep", "60")
+	c := background(t, "lab", "exec", "a", "--", "sleep", "60")
 	until(t, "sleep", func() bool { last = must(t, "lab", "ls"); return strings.Contains(last, " 1\n") })
-	p, err := rundir.Record(c.Process.Pid)
+	p, err := rundir.Record(c.pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = c.Wait() }()
 	var daemons []rundir.Process
 	for _, pid := range l.PIDs {
 		d, err := rundir.Record(pid)
@@ -324,8 +333,8 @@ func inHost(t *testing.T, how lab.Isolation, l labInfo) {
 		}
 		must(t, "lab", "exec", "a", "--", "test", "-c", "/dev/infiniband/uverbs0")
 	}
-	_, out := background(t, "lab", "exec", "a", "--", os.Args[0], "test-serve", addr+":7471")
-	until(t, "listening", func() bool { return strings.Contains(out.String(), "listening") })
+	b := background(t, "lab", "exec", "a", "--", os.Args[0], "test-serve", addr+":7471")
+	until(t, "listening", func() bool { return strings.Contains(b.out.String(), "listening") })
 	heard := must(t, "lab", "exec", "b", "--", os.Args[0], "test-dial", name+":7471")
 	if !strings.HasPrefix(heard, "hello from ") {
 		t.Errorf("b heard %q", heard)
@@ -490,10 +499,10 @@ func TestKilled(t *testing.T) {
 	for _, after := range []time.Duration{5, 15, 25, 35, 45, 60} {
 		t.Run(fmt.Sprint(after), func(t *testing.T) {
 			station(t)
-			c, _ := background(t, "lab", "up", "four-hosts", "--wire", "udp")
+			c := background(t, "lab", "up", "four-hosts", "--wire", "udp")
 			time.Sleep(after * time.Millisecond)
-			_ = c.Process.Kill()
-			_ = c.Wait()
+			_ = c.cmd.Process.Kill()
+			<-c.done
 		})
 	}
 }
@@ -502,16 +511,16 @@ func TestKilled(t *testing.T) {
 func TestStop(t *testing.T) {
 	station(t)
 	for _, after := range []time.Duration{5, 20, 40, 80} {
-		c, out := background(t, "lab", "up", "four-hosts", "--wire", "udp")
+		c := background(t, "lab", "up", "four-hosts", "--wire", "udp")
 		time.Sleep(after * time.Millisecond)
-		_ = c.Process.Signal(unix.SIGINT)
-		err := c.Wait()
-		if c.ProcessState.ExitCode() == 0 {
+		_ = c.cmd.Process.Signal(unix.SIGINT)
+		<-c.done
+		if c.cmd.ProcessState.ExitCode() == 0 {
 			must(t, "lab", "down")
 			continue
 		}
-		if code := c.ProcessState.ExitCode(); code != 130 && c.ProcessState.Exited() {
-			t.Errorf("after %d ms: exit %d, %v\n%s", after, code, err, out.String())
+		if code := c.cmd.ProcessState.ExitCode(); code != 130 && c.cmd.ProcessState.Exited() {
+			t.Errorf("after %d ms: exit %d\n%s", after, code, c.out.String())
 		}
 		must(t, "lab", "down", "--all")
 	}

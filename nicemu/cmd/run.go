@@ -190,6 +190,9 @@ func (e *env) runIn(m viewMode, t *target, path string, argv, environ []string, 
 		}
 		c := exec.Command(path)
 		c.Args, c.Env = argv, environ
+		if dir, err := e.plainTree(t, gidAttrs); err == nil {
+			c.Env = append(c.Env, "MR_SYSFS="+dir)
+		}
 		c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 		return runChild(c, nil)
 	}
@@ -202,6 +205,17 @@ func (e *env) runIn(m viewMode, t *target, path string, argv, environ []string, 
 		return 0, &noView{err}
 	}
 	return e.runViewed(m, view.Spec{Work: work, NICs: t.view(), GIDAttrs: gidAttrs}, path, argv, environ, say, false)
+}
+
+// plainTree writes the tree of /sys as plain files, for programs that ask our library where sysfs is. It is the same
+// for every run over these NICs, so that it need not be removed while one still reads.
+func (e *env) plainTree(t *target, gidAttrs bool) (string, error) {
+	base, err := rundir.Dir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(base, "sysfs", strings.ReplaceAll(strings.Join(t.nicArg, ","), "/", "-"))
+	return dir, view.Write(dir, view.Spec{NICs: t.view(), GIDAttrs: gidAttrs})
 }
 
 // runViewed runs a program behind a view.

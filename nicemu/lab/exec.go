@@ -68,8 +68,15 @@ func (s *State) HostEnv(h *Host, libdir string) [][2]string {
 	for _, n := range h.NICs {
 		nics = append(nics, h.Name+"/"+n.Name)
 	}
-	return Env(libdir, s.Daemons[h.Daemon].Socket, nics)
+	env := Env(libdir, s.Daemons[h.Daemon].Socket, nics)
+	if h.NS == nil && s.Kind == KindLab {
+		env = append(env, [2]string{"MR_SYSFS", s.sysfs(h)})
+	}
+	return env
 }
+
+// sysfs is a tree for programs that ask our library where sysfs is, for hosts without a view.
+func (s *State) sysfs(h *Host) string { return filepath.Join(s.dir, "sysfs", h.Name) }
 
 // Exec becomes the program, in the host. It only returns on error.
 func (s *State) Exec(h *Host, libdir string, argv []string) error {

@@ -171,7 +171,14 @@ func (s *State) bringUp(ctx context.Context, l *labfile.Lab, o Options) error {
 		return err
 	}
 	taps := map[space.TAP]*os.File{}
-	if s.Isolation != IsolateNone {
+	if s.Isolation == IsolateNone {
+		for i := range s.Hosts {
+			h := &s.Hosts[i]
+			if err := view.Write(s.sysfs(h), *s.view(h, "", o.Version)); err != nil {
+				return err
+			}
+		}
+	} else {
 		made, err := s.makeSpace(o)
 		if err != nil {
 			return err

@@ -6,26 +6,27 @@ import (
 	"time"
 )
 
-func start(t *testing.T, args ...string) (*exec.Cmd, Process) {
+func start(t *testing.T, args ...string) Process {
 	t.Helper()
 	c := exec.Command(args[0], args[1:]...)
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	done := make(chan struct{})
+	go func() { _ = c.Wait(); close(done) }()
+	t.Cleanup(func() { _ = c.Process.Kill(); <-done })
 	p, err := Record(c.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c, p
+	return p
 }
 
 func TestEnd(t *testing.T) {
-	c, p := start(t, "sleep", "60")
+	p := start(t, "sleep", "60")
 	if !p.Alive() {
 		t.Fatal("not alive")
 	}
-	go func() { _ = c.Wait() }()
 	if err := p.End(5 * time.Second); err != nil || p.Alive() {
 		t.Fatalf("err %v, alive %v", err, p.Alive())
 	}
@@ -35,8 +36,7 @@ func TestEnd(t *testing.T) {
 }
 
 func TestEndStubborn(t *testing.T) {
-	c, p := start(t, "sh", "-c", `trap "" TERM; while :; do sleep 0.05; done`)
-	go func() { _ = c.Wait() }()
+	p := start(t, "sh", "-c", `trap "" TERM; while :; do sleep 0.05; done`)
 	time.Sleep(100 * time.Millisecond)
 	if err := p.End(200 * time.Millisecond); err != nil || p.Alive() {
 		t.Fatalf("err %v, alive %v", err, p.Alive())
@@ -45,7 +45,7 @@ func TestEndStubborn(t *testing.T) {
 
 // A number that now belongs to another process must not be touched.
 func TestReusedNumber(t *testing.T) {
-	_, p := start(t, "sleep", "60")
+	p := start(t, "sleep", "60")
 	old := p
 	old.Start--
 	if old.Alive() {
@@ -65,7 +65,7 @@ func TestReusedNumber(t *testing.T) {
 }
 
 func TestEndIf(t *testing.T) {
-	_, p := start(t, "sleep", "60")
+	p := start(t, "sleep", "60")
 	if err := EndIf([]Process{p}, time.Second, func(int) bool { return false }); err != nil || !p.Alive() {
 		t.Errorf("err %v, alive %v", err, p.Alive())
 	}

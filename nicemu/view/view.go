@@ -48,16 +48,10 @@ func Mount(s Spec) (notes []string, err error) {
 	if err := unix.Mount("tmpfs", s.Work, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return nil, fmt.Errorf("cannot mount a tmpfs: %w", err)
 	}
-	fake := filepath.Join(s.Work, "class")
-	for name, text := range Tree(s) {
-		path := filepath.Join(fake, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return nil, err
-		}
-		if err := os.WriteFile(path, []byte(text), 0o444); err != nil {
-			return nil, err
-		}
+	if err := Write(s.Work, s); err != nil {
+		return nil, err
 	}
+	fake := filepath.Join(s.Work, "class")
 	if err := newSysfs(filepath.Join(s.Work, "sys")); err != nil {
 		notes = append(notes, fmt.Sprintf("/sys/class/net shows the machine's interfaces: %v", err))
 	}
@@ -65,6 +59,21 @@ func Mount(s Spec) (notes []string, err error) {
 		return notes, err
 	}
 	return notes, overDev(filepath.Join(s.Work, "dev"), len(s.NICs))
+}
+
+// Write makes the tree below dir/class, as plain files. Without mounts it is what MR_SYSFS can lead programs to that
+// ask our library where sysfs is.
+func Write(dir string, s Spec) error {
+	for name, text := range Tree(s) {
+		path := filepath.Join(dir, "class", name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // newSysfs puts a sysfs of this network namespace over /sys.
