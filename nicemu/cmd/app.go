@@ -36,7 +36,7 @@ func Main(args []string, version string) int {
 	if len(args) > 1 {
 		switch args[1] {
 		case space.TryCommand:
-			return 0
+			return e.exit(space.TryInside(args[2:]), false)
 		case space.HoldCommand:
 			return e.exit(space.Hold(), false)
 		case lab.StepCommand:

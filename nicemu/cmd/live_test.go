@@ -78,17 +78,16 @@ func skip(t testing.TB, format string, args ...any) {
 
 func needIsolation(t testing.TB, how lab.Isolation) {
 	t.Helper()
-	const flags = unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS
 	switch how {
 	case lab.IsolateRoot:
 		if os.Getuid() != 0 {
 			skip(t, "needs root")
 		}
-		if err := space.Try(false, flags); err != nil {
+		if err := space.Try(false); err != nil {
 			skip(t, "%v", err)
 		}
 	case lab.IsolateUser:
-		if err := space.Try(true, flags); err != nil {
+		if err := space.Try(true); err != nil {
 			skip(t, "%v", err)
 		}
 		if _, err := exec.LookPath("nsenter"); err != nil {

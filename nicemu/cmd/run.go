@@ -128,6 +128,8 @@ type inside struct {
 	Path string
 	Argv []string
 	Cwd  string
+	// Outside is the mount namespace that must not be changed: ours.
+	Outside string
 }
 
 func (e *env) run(c *cli.Context) error {
@@ -224,7 +226,7 @@ func (e *env) runViewed(m viewMode, spec view.Spec, path string, argv, environ [
 	if err != nil {
 		cwd = "/"
 	}
-	text, err := json.Marshal(inside{View: spec, Path: path, Argv: argv, Cwd: cwd})
+	text, err := json.Marshal(inside{View: spec, Path: path, Argv: argv, Cwd: cwd, Outside: space.Here("mnt")})
 	if err != nil {
 		return 0, err
 	}
@@ -269,7 +271,7 @@ func runInside(args []string) error {
 	pipe := os.NewFile(3, "report")
 	syscall.CloseOnExec(3)
 	var in inside
-	if len(args) != 1 || pipe == nil || json.Unmarshal([]byte(args[0]), &in) != nil {
+	if len(args) != 1 || pipe == nil || json.Unmarshal([]byte(args[0]), &in) != nil || in.Outside == space.Here("mnt") {
 		return fail.Usagef("%s is for nicemu's own use", runCommand)
 	}
 	report := func(err error) error {

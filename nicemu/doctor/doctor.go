@@ -136,12 +136,11 @@ func defaults(r Report) []string {
 }
 
 func tryNet(root bool) (asRoot, asUser error) {
-	const flags = unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS
 	asRoot = errors.New("not root")
 	if root {
-		asRoot = space.Try(false, flags)
+		asRoot = space.Try(false)
 	}
-	return asRoot, space.Try(true, flags)
+	return asRoot, space.Try(true)
 }
 
 func netCheck(root bool, asRoot, asUser error) Check {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/metaroce/metaroce/nicemu/doctor"
 	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/labfile"
@@ -22,16 +20,15 @@ type choice struct {
 // look tries what a lab needs; nothing is assumed from version numbers or settings. want is a kind of isolation to
 // take instead of the best one, or "".
 func look(want Isolation) (choice, error) {
-	const flags = unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS
 	c := choice{isolation: IsolateNone}
 	why := error(nil)
 	if (want == "" || want == IsolateRoot) && os.Getuid() == 0 {
-		if why = space.Try(false, flags); why == nil {
+		if why = space.Try(false); why == nil {
 			c.isolation = IsolateRoot
 		}
 	}
 	if c.isolation == IsolateNone && (want == "" || want == IsolateUser) {
-		if err := space.Try(true, flags); err == nil {
+		if err := space.Try(true); err == nil {
 			c.isolation = IsolateUser
 		} else {
 			why = err
