@@ -11,6 +11,7 @@ type Sample struct {
 	RTT   mono.Duration // of the newest packet, without the receiver's hold; 0 = no sample
 	Base  mono.Duration // smallest round trip known of this plane
 	CE    bool          // congestion was marked since the last sample
+	Full  bool          // the window was in use: without that nothing is learnt from low delay
 }
 
 // Controller decides how many bytes may be in flight on one plane.
@@ -38,16 +39,25 @@ type Limits struct {
 type DelayECN struct {
 	l        Limits
 	cwnd     float64
-	qdelay   float64 // smoothed queueing delay, ns
+	qdelay   float64 // queueing delay, mean over about a window, ns
 	rtt      float64 // smoothed round trip, ns
 	lastCut  mono.Time
-	calm     int // round trips in a row under target
+	calm     int // round trips in a row far under target
 	roundAt  mono.Time
-	ackedR   int // bytes acknowledged and lost in this round
-	lostR    int
+	acked    float64 // bytes acknowledged and lost in this round
+	lost     float64
 	lossMean float64 // share lost, mean over about 64 packets
-	ce       bool
+	marked   bool    // in this round
 }
+
+const (
+	growth     = 0.125 // of the window a round trip, at most
+	growthCalm = 4     // times that after calmRounds
+	calmRounds = 3
+	cutShare   = 0.8 // of the excess delay
+	cutMost    = 0.5
+	lossLimit  = 0.2 // share lost, in the last round and in the mean, above which the window becomes what arrived
+)
 
 // NewDelayECN returns a controller with its start window.
 func NewDelayECN(l Limits) *DelayECN {
@@ -66,56 +76,65 @@ func (c *DelayECN) Window() int { return int(c.cwnd) }
 
 // OnLoss implements Controller: remembers, does not cut.
 func (c *DelayECN) OnLoss(_ mono.Time, bytes int) {
-	c.lostR += bytes
-	share := min(1, float64(bytes)/float64(c.l.Packet)/64)
-	c.lossMean += (1 - c.lossMean) * share
+	c.lost += float64(bytes)
+	c.lossMean += (1 - c.lossMean) * min(1, float64(bytes)/float64(c.l.Packet)/64)
 }
 
 // OnAck implements Controller.
 func (c *DelayECN) OnAck(s Sample) {
-	c.ackedR += s.Bytes
-	c.lossMean -= c.lossMean * min(1, float64(s.Bytes)/float64(c.l.Packet)/64)
-	c.ce = c.ce || s.CE
-	if s.RTT > 0 {
-		if c.rtt == 0 {
-			c.rtt = float64(s.RTT)
-		}
-		c.rtt += (float64(s.RTT) - c.rtt) / 8
-		c.qdelay += (float64(s.RTT-s.Base) - c.qdelay) / 8
+	n, packet, target := float64(s.Bytes), float64(c.l.Packet), float64(c.l.Target)
+	c.acked += n
+	c.lossMean -= c.lossMean * min(1, n/packet/64)
+	c.marked = c.marked || s.CE
+	if s.RTT <= 0 {
+		return
 	}
-	target := float64(c.l.Target)
-	over := c.qdelay > target
-	// at most 12.5 % of the window a round trip (four times that after three calm ones), plus one packet
-	if !over {
-		gain := 0.125
-		if c.calm >= 3 {
-			gain = 0.5
-		}
-		c.cwnd += float64(s.Bytes) * (gain + float64(c.l.Packet)/max(c.cwnd, 1))
-	} else if s.Now.Sub(c.lastCut) > mono.Duration(c.rtt) {
-		cut := min(0.5, (c.qdelay-target)/c.qdelay)
-		if c.ce {
-			cut = max(cut, 0.125)
-		}
-		c.cwnd *= 1 - cut
-		c.lastCut, c.calm, c.ce = s.Now, 0, false
+	if c.rtt == 0 {
+		c.rtt = float64(s.RTT)
 	}
-	if s.Now.Sub(c.roundAt) > mono.Duration(c.rtt) {
-		c.endRound(s.Now, over)
+	q := float64(s.RTT - s.Base)
+	c.rtt += (float64(s.RTT) - c.rtt) / 8
+	c.qdelay += (q - c.qdelay) * min(0.5, max(0.02, n/c.cwnd))
+	share := n / max(c.cwnd, packet)
+	if q < target && !s.CE && s.Full {
+		rate := growth
+		if c.calm >= calmRounds {
+			rate *= growthCalm
+		}
+		c.cwnd += n * rate * (target - q) / target
 	}
-	c.cwnd = min(max(c.cwnd, float64(c.l.Packet)), float64(c.l.Max))
+	if s.Full {
+		c.cwnd += share * packet // one packet a round trip: fairness
+	}
+	if c.qdelay > target && s.Now.Sub(c.lastCut) > mono.Duration(c.rtt) {
+		by := cutShare * (c.qdelay - target) / c.qdelay
+		if c.marked {
+			by = max(by, growth)
+		}
+		c.cwnd *= 1 - min(by, cutMost)
+		c.lastCut = s.Now
+	}
+	if s.Now.Sub(c.roundAt) >= mono.Duration(c.rtt) {
+		c.endRound(s.Now)
+	}
+	c.cwnd = min(max(c.cwnd, packet), float64(c.l.Max))
 }
 
-// endRound applies the loss rule: over 20 % in the last round and as a mean of 64 packets (policer, black hole)
-// the window becomes what was delivered in the round.
-func (c *DelayECN) endRound(now mono.Time, over bool) {
-	if total := c.ackedR + c.lostR; total >= 8*c.l.Packet && c.lostR*5 > total && c.lossMean > 0.2 {
-		c.cwnd = float64(c.ackedR)
-		c.calm = 0
-	} else if !over {
-		c.calm++
+// endRound applies the loss rule (policer, black hole): what is lost for lack of room is for grant, delay and ECN.
+func (c *DelayECN) endRound(now mono.Time) {
+	share := 0.0
+	if total := c.acked + c.lost; total > 0 {
+		share = c.lost / total
 	}
-	c.roundAt, c.ackedR, c.lostR, c.ce = now, 0, 0, false
+	c.calm++
+	if c.qdelay > float64(c.l.Target)/4 || c.marked || share > 0.15 {
+		c.calm = 0
+	}
+	if share > lossLimit && c.lossMean > lossLimit {
+		c.cwnd = min(c.cwnd, c.acked*c.rtt/float64(max(now.Sub(c.roundAt), 1)))
+		c.lastCut = now
+	}
+	c.roundAt, c.acked, c.lost, c.marked = now, 0, 0, false
 }
 
 // Fixed is a window that never changes, for tests and comparisons.

@@ -195,7 +195,8 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	}
 	q := float64(rtt - pl.base)
 	pl.avgq += (q - pl.avgq) / 16
-	pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, RTT: rtt, Base: pl.base, CE: ce})
+	full := 10*(pl.inflight+bytes) >= 7*pl.win.Window()
+	pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, RTT: rtt, Base: pl.base, CE: ce, Full: full})
 	if !p.queued && !ce && q <= max(recycleDelay*pl.avgq, float64(a.srtt)/20) {
 		p.queued = true
 		pl.recycle.push(uint64(p.id & 0xff))

@@ -110,7 +110,7 @@ func goodput(t *testing.T, c Config, d mono.Duration, at func(w *World)) float64
 
 func TestGoodputUnderLoss(t *testing.T) {
 	base := goodput(t, Config{Seed: 3, Planes: 4, Link: usual()}, 4*mono.Millisecond, nil)
-	for _, x := range []struct{ loss, keep float64 }{{0.01, 0.96}, {0.05, 0.88}, {0.10, 0.75}} {
+	for _, x := range []struct{ loss, keep float64 }{{0.01, 0.975}, {0.05, 0.935}, {0.10, 0.875}} {
 		l := usual()
 		l.Loss = x.loss
 		got := goodput(t, Config{Seed: 3, Planes: 4, Link: l}, 4*mono.Millisecond, nil)
