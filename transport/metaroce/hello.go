@@ -70,7 +70,7 @@ func (e *Engine) nextPlane(n int) int {
 // sendHello queues a HELLO to the association's peer.
 func (e *Engine) sendHello(a *assoc, stage wire.HelloStage, plane int, echo uint32) {
 	h := wire.Hello{Stage: stage, VersionMin: wire.Version, VersionMax: wire.Version, NICID: e.cfg.NICID,
-		Instance: e.cfg.Instance, Tag: a.rxTag, EchoTag: echo, PathLimit: maxPaths, MaxHold: uint32(e.cfg.AckHold >> 4)}
+		Instance: e.cfg.Instance, Tag: a.rxTag, EchoTag: echo, PathLimit: maxPaths, MaxHold: uint32((e.cfg.AckHold + 15) >> 4)}
 	if stage == wire.HelloConfirm {
 		h.Cookie = a.cookie
 	}

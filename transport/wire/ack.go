@@ -53,7 +53,7 @@ type PathBlock struct {
 	Echo    uint32
 	Hold    uint32
 	CE      uint32
-	Bitmap  [2]uint64 // bit i of word i/64: sequence Highest-1-i was received
+	Bitmap  [2]uint64 // bit i of word i/64: sequence Highest-1-i was accepted
 }
 
 // Len returns the block's length on the wire.
