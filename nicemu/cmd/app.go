@@ -86,7 +86,8 @@ func (e *env) exit(err error, chain bool) int {
 		c = fail.Usage
 	}
 	if errors.Is(err, context.Canceled) {
-		c = fail.Stopped
+		fmt.Fprintln(e.err, "nicemu: stopped")
+		return fail.Stopped
 	}
 	fmt.Fprintf(e.err, "nicemu: %v\n", err)
 	for cause := errors.Unwrap(err); chain && cause != nil; cause = errors.Unwrap(cause) {

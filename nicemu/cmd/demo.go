@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -56,6 +55,9 @@ type demoResult struct {
 	Seconds float64 `json:"seconds"`
 	Error   string  `json:"error,omitempty"`
 }
+
+// demoLimit bounds the whole, whatever its programs do.
+const demoLimit = 110 * time.Second
 
 const demoPlane = 2 // the one that is pulled out
 
@@ -113,7 +115,9 @@ func (e *env) demo(c *cli.Context) (err error) {
 	if d.ts, err = targetsOf(s); err != nil {
 		return err
 	}
-	return d.run(c.Context, c.Bool("json"))
+	ctx, cancel := context.WithTimeout(c.Context, demoLimit)
+	defer cancel()
+	return d.run(ctx, c.Bool("json"))
 }
 
 // demoNeeds says what is missing and how to get it.
@@ -143,19 +147,19 @@ func contains(list []string, s string) bool {
 }
 
 func (d *demo) run(ctx context.Context, asJSON bool) error {
-	w := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
+	const row = "%-38s %9s  %-8s %-3s  %s\n" // as it goes, not at the end: people watch
 	if !asJSON {
-		fmt.Fprintln(w, "PROGRAM\tRESULT\tUNIT\tOK\t")
+		fmt.Fprintf(d.e.out, row, "PROGRAM", "RESULT", "UNIT", "OK", "")
 	}
 	bad := 0
 	var details []string
 	for _, st := range demoSteps {
 		if !asJSON && isTerminalWriter(d.e.err) {
-			fmt.Fprintf(d.e.err, "%s …\r", st.title)
+			fmt.Fprintf(d.e.err, "%s …\r", st.title) // the result overwrites it
 		}
 		r := d.step(ctx, st)
 		if ctx.Err() != nil {
-			return errors.Join(ctx.Err(), w.Flush())
+			return fmt.Errorf("%s was cut short: %w", st.title, ctx.Err())
 		}
 		if !r.OK {
 			bad++
@@ -168,10 +172,7 @@ func (d *demo) run(ctx context.Context, asJSON bool) error {
 			continue
 		}
 		ok := map[bool]string{true: "yes", false: "NO"}[r.OK]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.Program, number(r.Value), r.Unit, ok, r.Note)
-	}
-	if err := w.Flush(); err != nil {
-		return err
+		fmt.Fprintf(d.e.out, row, r.Program, number(r.Value), r.Unit, ok, r.Note)
 	}
 	for _, t := range details {
 		d.e.note("\n%s", t)

@@ -105,7 +105,7 @@ func (p *picture) text() string {
 		rows = max(rows, len(nics[i]))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d hosts, %d planes %s\n\n", p.name, len(p.hosts), p.planes, p.link)
+	fmt.Fprintf(&b, "%s: %s, %s %s\n\n", p.name, count(len(p.hosts), "host"), count(p.planes, "plane"), p.link)
 	line := func(cell func(i, w int) string) {
 		for i, w := range cols {
 			b.WriteString("  " + cell(i, w))

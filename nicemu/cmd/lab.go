@@ -197,7 +197,7 @@ func (e *env) describe(s *lab.State) error {
 	tcp := map[string]string{
 		"planes": "TCP crosses the planes as well", "veth": "TCP goes beside the planes, over a bridge of its own", "machine": "TCP goes over the loopback interface",
 	}[s.OOB]
-	fmt.Fprintf(e.out, "%s: %d hosts, %d planes over %s, %s; %s\n", s.Name, len(s.Hosts), s.Planes, s.Wire, kept, tcp)
+	fmt.Fprintf(e.out, "%s: %s, %s over %s, %s; %s\n", s.Name, count(len(s.Hosts), "host"), count(s.Planes, "plane"), s.Wire, kept, tcp)
 	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "HOST\tNIC\tADDRESS")
 	for i, h := range s.Hosts {
@@ -220,6 +220,14 @@ func (e *env) describe(s *lab.State) error {
 		fmt.Fprintf(e.out, "try: nicemu lab exec %s -- ibv_devinfo\n", s.Hosts[0].Name)
 	}
 	return nil
+}
+
+// count prints "1 plane", "4 planes".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 type labInfo struct {
@@ -357,7 +365,19 @@ func (e *env) labExec(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.Exec(h, dir, args[1:])
+	return s.Exec(h, dir, shellLine(args[1:]))
+}
+
+// shellLine lets `lab exec` be the agent of an MPI launcher: like ssh, those hand over one word that is a line for a
+// shell.
+func shellLine(argv []string) []string {
+	if len(argv) != 1 || !strings.ContainsAny(argv[0], " \t\n;&|<>$`\"'") {
+		return argv
+	}
+	if _, err := lab.LookPath(argv[0]); err == nil {
+		return argv
+	}
+	return []string{"sh", "-c", argv[0]}
 }
 
 // labRun is up, run, down. The lab is taken down whatever happens to the command.

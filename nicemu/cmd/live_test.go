@@ -271,6 +271,9 @@ func life(t *testing.T, how lab.Isolation, wire string) {
 	if _, code := nicemu("lab", "exec", "b", "--", "sh", "-c", "exit 7"); code != 7 {
 		t.Errorf("exit code of a program: %d", code)
 	}
+	if out := must(t, "lab", "exec", "b", "echo $MR_NIC; true"); out != "b/mr0\n" {
+		t.Errorf("a line for a shell: %q", out)
+	}
 	mustFail(t, 127, `cannot find the program "no-such"`, "lab", "exec", "a", "--", "no-such")
 	mustFail(t, 2, `no host "c"`, "lab", "exec", "c", "--", "true")
 

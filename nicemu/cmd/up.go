@@ -91,7 +91,7 @@ func (e *env) describeNIC(s *lab.State, n serve.NIC) {
 	for _, w := range n.Planes {
 		wires = append(wires, w.URL)
 	}
-	fmt.Fprintf(e.out, "%s: %s, %d planes (%s), control socket %s\n", n.Name, strings.Join(addrs, " "), len(wires), strings.Join(wires, " "), s.Daemons[0].Socket)
+	fmt.Fprintf(e.out, "%s: %s, %s (%s), control socket %s\n", n.Name, strings.Join(addrs, " "), count(len(wires), "plane"), strings.Join(wires, " "), s.Daemons[0].Socket)
 	fmt.Fprintf(e.out, "try: nicemu run -- ibv_devinfo\n")
 }
 
