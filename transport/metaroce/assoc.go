@@ -67,6 +67,7 @@ type assoc struct {
 	rx       assocRx
 	peerTS   uint32 // newest clock of the peer that was seen
 	havePeTS bool
+	peerAt   mono.Time // when that was, by the caller's clock
 }
 
 // planeState is where a plane of an association stands.

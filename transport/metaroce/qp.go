@@ -75,6 +75,7 @@ type QP struct {
 	due        mono.Time
 	minTS      uint32 // packets with an older peer clock belong to a former life
 	haveMinTS  bool
+	bornAt     mono.Time // the caller's clock when it became able to receive
 
 	req requester
 	rsp responder
@@ -115,7 +116,7 @@ func (q *QP) ToRTR(now mono.Time, r RTRAttr) bool {
 	q.a, q.remoteQPN, q.mtu, q.tos = a, r.RemoteQPN, min(r.PathMTU, maxPayload), r.TrafficClass&^3
 	s := &q.rsp
 	s.start(firstPSN(r.RQPSN), r.MaxDestRdAtomic, r.MinRNRTimer)
-	q.minTS, q.haveMinTS = a.peerTS, a.havePeTS
+	q.minTS, q.haveMinTS, q.bornAt = a.peerTS, a.havePeTS, e.lastCall
 	q.state = StateRTR
 	a.attach(q)
 	if s.posted > 0 && !q.srq {
@@ -124,8 +125,14 @@ func (q *QP) ToRTR(now mono.Time, r RTRAttr) bool {
 	return true
 }
 
-// before reports whether the peer sent something before this life of the QP number began.
-func (q *QP) before(ts uint32) bool { return q.haveMinTS && serial.U32(ts).Less(serial.U32(q.minTS)) }
+// before reports whether the peer sent something before this life of the QP number began. The peer's clock wraps, so
+// the question makes sense only while such packets can still be in the network.
+func (q *QP) before(ts uint32) bool {
+	if q.haveMinTS && q.e.lastCall.Sub(q.bornAt) > clockTrust {
+		q.haveMinTS = false
+	}
+	return q.haveMinTS && serial.U32(ts).Less(serial.U32(q.minTS))
+}
 
 // firstPSN is the 64-bit number that a first PSN of the wire stands for: not so low that a distance could go below 0.
 func firstPSN(psn uint32) uint64 { return 1<<32 + uint64(psn&serial.PSNMask) }

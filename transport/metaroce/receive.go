@@ -177,10 +177,11 @@ func (e *Engine) onData(a *assoc, p *pkt.Packet, h *wire.Header, payload []byte)
 	}
 }
 
-// notePeerClock remembers the newest time stamp of the peer.
+// notePeerClock remembers the newest time stamp of the peer. Stamps wrap: after a silence, what comes next is the
+// newest, whatever it looks like. The silence is measured by the caller's clock, as ours may have stood still.
 func (a *assoc) notePeerClock(ts uint32) {
-	if !a.havePeTS || serial.U32(a.peerTS).Less(serial.U32(ts)) {
-		a.peerTS, a.havePeTS = ts, true
+	if !a.havePeTS || serial.U32(a.peerTS).Less(serial.U32(ts)) || a.e.lastCall.Sub(a.peerAt) > clockTrust {
+		a.peerTS, a.havePeTS, a.peerAt = ts, true, a.e.lastCall
 	}
 }
 
