@@ -54,8 +54,12 @@ func inside(text string) error {
 		"/sys/class/infiniband_verbs/abi_version":    "6\n",
 		"/sys/class/infiniband/mr0/device/numa_node": "-1\n",
 	} {
-		if got, err := os.ReadFile(path); err != nil || string(got) != want {
-			return fmt.Errorf("%s: %q, %v", path, got, err)
+		got, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if string(got) != want {
+			return fmt.Errorf("%s: %q", path, got)
 		}
 	}
 	// Nothing else went away.
