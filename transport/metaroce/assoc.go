@@ -301,7 +301,9 @@ func (a *assoc) reschedule() {
 				t = mono.Min(t, pl.lossDue())
 			}
 			if pl.asked >= silentPackets && pl.state == planeActive && len(a.planes) > 1 {
-				t = mono.Min(t, max(pl.askedAt.Add(pl.silence()), a.e.now+1))
+				if due := pl.askedAt.Add(pl.silence()); due > a.e.now { // later only an arrival can decide
+					t = mono.Min(t, due)
+				}
 			}
 			if pl.state == planeProbing && !pl.probeWant {
 				t = mono.Min(t, pl.probeAt)
