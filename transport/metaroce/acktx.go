@@ -257,7 +257,7 @@ func (r *assocRx) ackPlane(n int) int {
 	a := r.a
 	for i := range a.planes {
 		p := (r.lastRx + n + i) % len(a.planes)
-		if a.planes[p].state == planeActive && a.e.planeUp[p] {
+		if a.planes[p].state == planeActive && a.planes[p].linkUp() {
 			return p
 		}
 	}

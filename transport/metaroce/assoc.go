@@ -147,7 +147,10 @@ func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 		pl.win = e.newWindow(c, c.RateBps)
 	}
 	a.resetRTT()
-	if a.loopback = e.ownAddr(remote); a.loopback {
+	if a.loopback = e.ownAddr(remote); a.loopback { // over a wire inside, which no link failure concerns
+		for i := range a.planes {
+			a.planes[i].state, a.planes[i].probeAt = planeActive, never
+		}
 		a.txTag, a.peerID, a.peerInst, a.havePeer, a.state = a.rxTag, e.cfg.NICID, e.cfg.Instance, true, assocUp
 		a.hold = e.cfg.AckHold
 	}
@@ -209,10 +212,19 @@ func (a *assoc) detach(q *QP) {
 	}
 	a.active.remove(q)
 	a.lastUse = a.e.now
-	if a.users == 0 && a.state == assocOpening {
-		a.state, a.helloAt, a.helloTries, a.haveCookie = assocIdle, never, 0, false
-		a.reschedule()
+	if a.users == 0 {
+		a.e.unused(a)
+		if a.state == assocOpening {
+			a.rest()
+		}
 	}
+}
+
+// rest ends a handshake that nobody needs any more. Without an association nothing in flight would ever end.
+func (a *assoc) rest() {
+	a.state, a.helloAt, a.helloTries, a.haveCookie = assocIdle, never, 0, false
+	a.giveUpAll()
+	a.reschedule()
 }
 
 // up is called when both tags are known.

@@ -63,6 +63,7 @@ type Engine struct {
 	byAddr  map[addrPair]*assoc
 	assocs  []*assoc
 	rr      int // round robin over assocs
+	reapAt  mono.Time
 	planeUp []bool
 	ports   []portRx
 	timers  qpHeap
@@ -86,7 +87,7 @@ func New(cfg Config, host transport.Host) *Engine {
 	e := &Engine{host: host, cfg: cfg, rnd: rng.New(cfg.Seed, "engine"),
 		qps: map[uint32]*QP{}, byTag: map[uint32]*assoc{}, byAddr: map[addrPair]*assoc{},
 		planeUp: make([]bool, len(cfg.Planes)), ports: make([]portRx, len(cfg.Planes)),
-		recs: make([]txRec, cfg.TxRecords+1)}
+		recs: make([]txRec, cfg.TxRecords+1), reapAt: never}
 	for i := range e.planeUp {
 		e.planeUp[i] = true
 		e.ports[i].init()
@@ -156,7 +157,7 @@ func (e *Engine) HandleTimers(now mono.Time) {
 
 // NextTimeout is when HandleTimers should be called next, or mono.Never.
 func (e *Engine) NextTimeout() mono.Time {
-	t := e.timers.next()
+	t := mono.Min(e.timers.next(), e.reapAt)
 	for _, a := range e.assocs {
 		t = mono.Min(t, a.due)
 	}
@@ -172,7 +173,7 @@ func (e *Engine) SetPlane(now mono.Time, plane int, up bool) {
 	}
 	e.planeUp[plane] = up
 	for _, a := range e.assocs {
-		if plane >= len(a.planes) {
+		if plane >= len(a.planes) || a.loopback {
 			continue
 		}
 		if up {
@@ -217,35 +218,77 @@ func (e *Engine) newTag() uint32 {
 	}
 }
 
-// assocFor returns the association with a peer, made idle on first use.
-func (e *Engine) assocFor(local, remote netip.Addr) *assoc {
+// assocFor returns the association with a peer, made idle on first use, or nil when there are too many. mine: a QP
+// of ours needs it.
+func (e *Engine) assocFor(local, remote netip.Addr, mine bool) *assoc {
 	key := addrPair{local, remote}
 	if a := e.byAddr[key]; a != nil {
 		return a
 	}
-	if len(e.assocs) >= maxAssocs {
+	if len(e.assocs) >= maxAssocs && !(mine && e.evict()) {
 		return nil
 	}
 	a := newAssoc(e, local, remote)
 	e.byAddr[key] = a
 	e.byTag[a.rxTag] = a
 	e.assocs = append(e.assocs, a)
+	e.unused(a)
+	if a.loopback && local != remote { // between two of our addresses there are two: what one sends the other one gets
+		b := e.assocFor(remote, local, mine)
+		if b == nil {
+			e.forget(len(e.assocs) - 1)
+			return nil
+		}
+		a.txTag = b.rxTag
+	}
 	return a
 }
 
-// reap forgets half-open associations that nobody here waits for.
+// unused notes that an association may have to go some day.
+func (e *Engine) unused(a *assoc) { e.reapAt = mono.Min(e.reapAt, a.lastUse.Add(reapAfter)) }
+
+// reap forgets associations that nobody here needs.
 func (e *Engine) reap() {
+	if e.now < e.reapAt {
+		return
+	}
+	e.reapAt = never
 	for i := 0; i < len(e.assocs); i++ {
 		a := e.assocs[i]
-		if a.users > 0 || a.loopback || e.now.Sub(a.lastUse) < reapAfter || a.busy() {
+		if a.users > 0 || a.loopback {
 			continue
 		}
-		a.giveUpAll()
-		delete(e.byTag, a.rxTag)
-		delete(e.byAddr, addrPair{a.local, a.remote})
-		e.assocs = append(e.assocs[:i], e.assocs[i+1:]...)
+		if at := a.lastUse.Add(reapAfter); e.now < at || a.busy() {
+			e.reapAt = mono.Min(e.reapAt, max(at, e.now.Add(mono.Second)))
+			continue
+		}
+		e.forget(i)
 		i--
 	}
+}
+
+// evict makes room for a QP of ours: of the associations without any, the one longest unused goes. Strangers can fill
+// the table, but must not keep us from our peers.
+func (e *Engine) evict() bool {
+	oldest := -1
+	for i, a := range e.assocs {
+		if a.users == 0 && !a.loopback && (oldest < 0 || a.lastUse < e.assocs[oldest].lastUse) {
+			oldest = i
+		}
+	}
+	if oldest < 0 {
+		return false
+	}
+	e.forget(oldest)
+	return true
+}
+
+func (e *Engine) forget(i int) {
+	a := e.assocs[i]
+	a.giveUpAll()
+	delete(e.byTag, a.rxTag)
+	delete(e.byAddr, addrPair{a.local, a.remote})
+	e.assocs = append(e.assocs[:i], e.assocs[i+1:]...)
 }
 
 // sealPacket finishes a packet of hdr + n payload bytes already in place: pad, ICRC, Data.

@@ -105,6 +105,10 @@ func (e *Engine) onHello(p *pkt.Packet, payload []byte) {
 		e.C.Drop[d]++
 		return
 	}
+	if !e.ownAddr(p.Dst) || e.ownAddr(p.Src) {
+		e.C.DropAddr++
+		return
+	}
 	if h.VersionMin > wire.Version || h.VersionMax < wire.Version {
 		e.C.HelloVersion++
 		return
@@ -148,7 +152,7 @@ func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
 		e.C.HelloCookieBad++
 		return
 	}
-	a := e.assocFor(p.Dst, p.Src)
+	a := e.assocFor(p.Dst, p.Src, false)
 	if a == nil {
 		e.C.AssocFull++
 		return
@@ -295,6 +299,13 @@ func (e *Engine) onStale(p *pkt.Packet, payload []byte) {
 
 // reopen sends HELLOs while the association stays up: only the cookie round trip may end it.
 func (a *assoc) reopen() {
+	if a.state != assocUp { // under way
+		return
+	}
+	if a.users == 0 {
+		a.rest()
+		return
+	}
 	a.haveCookie, a.helloTries = false, 0
 	a.state = assocOpening
 	a.helloTimer()

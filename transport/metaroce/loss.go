@@ -188,9 +188,12 @@ func (a *assoc) startProbing(pl *planeTx) {
 	a.reschedule()
 }
 
+// linkUp reports whether there is a wire: that to ourselves is always there.
+func (pl *planeTx) linkUp() bool { return pl.a.loopback || pl.a.e.planeUp[pl.idx] }
+
 func (pl *planeTx) probeTimer() {
 	e := pl.a.e
-	if !e.planeUp[pl.idx] || pl.a.users == 0 { // nothing gets through, or nobody asks: SetPlane or attach begin anew
+	if !pl.linkUp() || pl.a.users == 0 { // nothing gets through, or nobody asks: SetPlane or attach begin anew
 		pl.probeAt = never
 		return
 	}
@@ -212,7 +215,7 @@ func (pl *planeTx) onProbeAck(id uint32) {
 	e.C.ProbesAnswered++
 	pl.probeSent = 0
 	pl.heardNow()
-	if pl.state != planeProbing || !e.planeUp[pl.idx] {
+	if pl.state != planeProbing || !pl.linkUp() {
 		return
 	}
 	pl.probeGood++

@@ -109,14 +109,15 @@ func (q *QP) ToInit() { q.state = StateInit }
 func (q *QP) ToRTR(now mono.Time, r RTRAttr) bool {
 	e := q.e
 	e.tick(now)
-	a := e.assocFor(r.Local, r.Remote)
+	a := e.assocFor(r.Local, r.Remote, true)
 	if a == nil {
 		return false
 	}
 	q.a, q.remoteQPN, q.mtu, q.tos = a, r.RemoteQPN, min(r.PathMTU, maxPayload), r.TrafficClass&^3
 	s := &q.rsp
 	s.start(firstPSN(r.RQPSN), r.MaxDestRdAtomic, r.MinRNRTimer)
-	q.minTS, q.haveMinTS, q.bornAt = a.peerTS, a.havePeTS, e.lastCall
+	q.minTS, q.bornAt = a.peerTS, e.lastCall
+	q.haveMinTS = a.havePeTS && e.lastCall.Sub(a.peerAt) <= clockTrust
 	q.state = StateRTR
 	a.attach(q)
 	if s.posted > 0 && !q.srq {
