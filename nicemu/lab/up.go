@@ -100,16 +100,13 @@ func Up(ctx context.Context, l *labfile.Lab, o Options) (*State, error) {
 func makeRoom(dir, name string, note func(string)) error {
 	old, err := load(dir)
 	if err != nil {
-		return os.MkdirAll(dir, 0o700)
+		return nil
 	}
 	if h := old.Health(); h == "up" {
 		return fail.Failf("%s is up already; `nicemu %s` ends it", name, old.DownCommand())
 	}
 	note("clearing away what an earlier " + name + " left (" + old.Health() + ")")
-	if err := old.down(); err != nil {
-		return err
-	}
-	return os.MkdirAll(dir, 0o700)
+	return old.down()
 }
 
 // DownCommand is what ends it.
