@@ -256,5 +256,6 @@ func (a *assoc) sendProbes(b *pkt.Batch) {
 		sealPacket(out, &h, hdrLen, n)
 		out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(pl.idx), a.local, a.remote, p.srcPort, pkt.ECT0
 		e.C.ProbesSent++
+		a.reschedule() // for the next one
 	}
 }
