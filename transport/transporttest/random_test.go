@@ -126,13 +126,66 @@ func (m *model) post(r *rng.Source) bool {
 func TestRandom(t *testing.T) {
 	for i := range *seeds {
 		seed := *seed0 + uint64(i)
-		if err := randomRun(seed); err != nil {
+		if err := randomRun(seed, nil); err != nil {
 			t.Errorf("%v\n  again: go test ./transport/transporttest -run 'TestRandom$' -seeds 1 -seed %d", err, seed)
 		}
 	}
 }
 
-func randomRun(seed uint64) error {
+// TestCanary plants faults that the checks of TestRandom must see: a byte that a WRITE leaves wrong, a SEND's byte, an
+// atomic that runs twice, a receive that is reported twice.
+func TestCanary(t *testing.T) {
+	wrongByte := func(kind transport.MemKind) func(*World) {
+		return func(w *World) {
+			n, k := w.Nodes[1], 0
+			n.After = func(op *transport.MemOp) {
+				if op.Kind == kind && op.Err == transport.MemOK && len(op.Buf) > 0 {
+					if k++; k == 5 && kind == transport.MemWrite {
+						n.Mem[region-9] ^= 1 // under the atomic's cell, which ends the region
+					} else if k == 5 {
+						n.Mem[op.Recv.SGE[0].Addr+uint64(op.Off)] ^= 1
+					}
+				}
+			}
+		}
+	}
+	for name, plant := range map[string]func(*World){
+		"byte of a WRITE": wrongByte(transport.MemWrite),
+		"byte of a SEND":  wrongByte(transport.MemScatter),
+		"atomic twice": func(w *World) {
+			n, k := w.Nodes[1], 0
+			n.After = func(op *transport.MemOp) {
+				if k++; op.Kind == transport.MemFetchAdd && op.Err == transport.MemOK {
+					n.Mem[op.Addr] += byte(op.Swap)
+				}
+			}
+		},
+		"receive twice": func(w *World) {
+			for _, q := range w.Nodes[1].QPs {
+				once := false
+				q.OnRecv = func(c Completion) {
+					if !once {
+						once = true
+						q.Received = append(q.Received, c)
+					}
+				}
+			}
+		},
+	} {
+		seen := 0
+		for seed := range uint64(8) {
+			if randomRun(1000+seed, plant) != nil {
+				seen++
+			}
+		}
+		if seen < 4 {
+			t.Errorf("%s: seen in %d of 8 runs", name, seen)
+		}
+	}
+}
+
+// randomRun is one run; plant, where given, puts a fault into the world.
+func randomRun(seed uint64, plant func(*World)) error {
 	r := rng.New(seed, "random")
 	planes, l := badNetwork(r)
 	w := New(Config{Seed: seed, Planes: planes, Link: l, Engine: func(c *metaroce.Config) {
@@ -163,6 +216,9 @@ func randomRun(seed uint64) error {
 	}
 	for _, n := range w.Nodes {
 		n.Mem = append(n.Mem, make([]byte, 4<<20)...)
+	}
+	if plant != nil {
+		plant(w)
 	}
 	total := 60 + r.IntN(100)
 	done := func() bool {
