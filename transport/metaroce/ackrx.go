@@ -22,7 +22,7 @@ func (a *assoc) onAck(p *pkt.Packet, h *wire.Header, payload []byte) {
 		if t == wire.BlockRefusal {
 			var f wire.RefusalBlock
 			r.Refusal(&f)
-			a.onRefusal(&f)
+			a.onRefusal(&f, h.TS)
 		}
 	}
 	r.Init(payload)
@@ -66,9 +66,12 @@ func (a *assoc) txPathOf(id uint16) *txPath {
 }
 
 // onRefusal parks or fails what the peer did not accept.
-func (a *assoc) onRefusal(f *wire.RefusalBlock) {
+func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 	e := a.e
 	e.C.RefusalsReceived++
+	if f.Code.Reaction() == wire.Ignore { // advice of a later version: its packet is acknowledged, or goes again
+		return
+	}
 	var q *QP
 	var psn uint64
 	var sent mono.Time
@@ -91,8 +94,11 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock) {
 		}
 	}
 	if f.Code.Reaction() == wire.Fail {
-		if fq := e.qps[f.QPN]; fq != nil && fq.a == a {
+		if fq := e.qps[f.QPN]; fq != nil && fq.a == a && !fq.before(ts) {
 			fq.onFailed(f)
+		}
+		if fresh { // unless that settled it, the packet goes again
+			q.onLost(txRequest, psn)
 		}
 		return
 	}

@@ -104,8 +104,11 @@ func (q *QP) runChain() {
 			} else if x.st == slotQueued && x.n > 0 { // a READ that may not read ends the QP before anything later runs
 				*e.out.op(&j) = transport.MemOp{Kind: transport.MemCheckRead, QP: q.owner, Addr: x.addr, RKey: x.rkey, Swap: uint64(x.n), Chain: q.qpn}
 			}
-			if j.abandoned {
-				break // the pieces of this one come first in the next round
+			if j.abandoned { // the peer cuts messages as no requester does: an end is better than a hang
+				e.held.put(x.buf)
+				x.st, x.buf, x.code = slotBad, 0, wire.RefuseInvalid
+				o.ops = o.ops[:j.op]
+				j.nops = 0
 			}
 			o.chain = append(o.chain, chainStep{psn, j.op, j.nops})
 			if x.st == slotBad {
@@ -161,8 +164,13 @@ func (q *QP) step(c *chainStep) bool {
 			return false
 		}
 	}
-	if x.st == slotQueued {
-		q.queueRead(x, c)
+	if takesRecv(x.op) && x.ssn != s.bound.lo { // not the receive whose turn it is: the peer counts wrongly
+		q.enterFatal(c.psn, wire.RefuseInvalid, transport.RemInvReqErr)
+		return false
+	}
+	if x.st == slotQueued && !q.queueRead(x, c) {
+		q.enterFatal(c.psn, wire.RefuseInvalid, transport.RemInvReqErr)
+		return false
 	}
 	e.held.put(x.buf)
 	y := *x
@@ -175,8 +183,9 @@ func (q *QP) step(c *chainStep) bool {
 	return true
 }
 
-// queueRead gives a READ its place in the order of responses; an atomic has run already.
-func (q *QP) queueRead(x *slot, c *chainStep) {
+// queueRead gives a READ its place in the order of responses; an atomic has run already. It reports false when more
+// answers are kept than a peer that keeps to its window can leave untaken.
+func (q *QP) queueRead(x *slot, c *chainStep) bool {
 	s := &q.rsp
 	s.waiting--
 	q.forgetAnswered(s.nrd - min(s.nrd, uint64(s.maxRd)))
@@ -185,11 +194,15 @@ func (q *QP) queueRead(x *slot, c *chainStep) {
 		s.nreads++
 	} else {
 		n := s.resps.hi
+		if n-s.resps.lo >= uint64(q.e.cfg.PSNWindow) {
+			return false
+		}
 		s.resps.extend(n)
 		*s.resps.at(n) = respPkt{n: s.nrd, psn: c.psn, atomic: true, last: true, result: q.e.out.ops[c.op].Result}
 	}
 	s.nrd++
 	q.wake()
+	return true
 }
 
 // forgetAnswered drops kept responses up to READ number n: a later request proves that the requester has them.

@@ -26,7 +26,7 @@ type job struct {
 	a         *assoc
 	rp        *rxPath
 	psn       uint64
-	wqe       uint64
+	rd        uint64 // a response's READ number
 	op, nops  int32
 	n         int
 	path      uint16

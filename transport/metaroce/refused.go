@@ -103,7 +103,7 @@ func (q *QP) onFailed(f *wire.RefusalBlock) {
 		return
 	}
 	psn := f.PSN.Expand(r.una)
-	if psn >= r.next || psn >= r.stop {
+	if psn >= r.next {
 		return
 	}
 	st := transport.RemOpErr
@@ -113,6 +113,9 @@ func (q *QP) onFailed(f *wire.RefusalBlock) {
 	case wire.RefuseInvalid:
 		st = transport.RemInvReqErr
 	default: // RemOpErr
+	}
+	if psn < r.una && psn >= r.stop {
+		return
 	}
 	if psn < r.una { // a READ or atomic that was accepted and could not be executed
 		for n := r.head; n < r.tail && r.wq(n).first <= psn; n++ {
@@ -124,13 +127,14 @@ func (q *QP) onFailed(f *wire.RefusalBlock) {
 		}
 		return
 	}
-	r.stop = psn
-	r.wq(uint64(r.ps.at(psn).wqe)).failed = st
-	for n := r.una; n < psn; n++ {
-		r.ps.at(n).acked = true
+	if psn < r.stop { // the lowest failure counts
+		r.stop = psn
+		r.wq(uint64(r.ps.at(psn).wqe)).failed = st
 	}
-	r.una = psn
-	r.ps.lo = psn
+	for n := r.una; n < min(psn, r.stop); n++ {
+		r.ps.at(n).acked = true
+		r.una, r.ps.lo = n+1, n+1
+	}
 	q.complete()
 }
 

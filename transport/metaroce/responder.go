@@ -309,7 +309,8 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 		check = false
 	}
 	if check && psn+1 < s.top {
-		for lo < end && e.out.opsLeft() > 1 {
+		key, shift := x.rkey, uint64(0)
+		for lo < end && j.nops < opsPerPacket-1 {
 			// the next piece that nothing later covers
 			cut, skip := end, lo
 			for n := psn + 1; n < s.top; n++ {
@@ -317,11 +318,11 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 				if !y.write || y.st != slotPlaced && y.st != slotBusy || y.buf != 0 {
 					continue
 				}
-				a, b := y.addr, y.addr+uint64(y.n)
-				if y.rkey != x.rkey { // is it the same memory?
-					d := e.host.KeyOffset(q.owner, y.rkey) - e.host.KeyOffset(q.owner, x.rkey)
-					a, b = a+d, b+d
+				if y.rkey != key { // is it the same memory?
+					key = y.rkey
+					shift = e.host.KeyOffset(q.owner, key) - e.host.KeyOffset(q.owner, x.rkey)
 				}
+				a, b := y.addr+shift, y.addr+shift+uint64(y.n)
 				if a <= skip && skip < b {
 					skip = b
 				} else if a > lo && a < cut {
@@ -337,7 +338,7 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 			*op = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: lo, RKey: x.rkey, Buf: data[lo-x.addr : cut-x.addr], Chain: chain}
 			lo = cut
 		}
-		j.abandoned = lo < end // too many pieces for one call: the packet counts as not arrived
+		j.abandoned = lo < end // too many pieces: packets as long as the MTU cannot make so many
 		return
 	}
 	op := e.out.op(j)

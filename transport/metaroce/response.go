@@ -201,7 +201,7 @@ func (q *QP) responseLost(n uint64) {
 // responseMemoryGone: the memory of an accepted READ cannot be read any more: the READ fails at its PSN.
 func (q *QP) responseMemoryGone(n uint64, err transport.MemErr) {
 	s := &q.rsp
-	if n < s.resps.lo || n >= s.resps.hi || s.fatal != 0 && q.state == StateErr {
+	if n < s.resps.lo || n >= s.resps.hi || q.state == StateErr && s.fatal == 0 {
 		return
 	}
 	p := s.resps.at(n)
@@ -218,6 +218,11 @@ func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte
 	if q == nil || q.a != a || q.state != StateRTS && q.state != StateSQD {
 		e.C.DropResponse++
 		a.accept(rp, h, p) // nobody wants it any more: the responder need not keep it
+		return
+	}
+	if q.before(h.TS) { // both lives count responses from 0
+		e.C.DropStaleQP++
+		a.accept(rp, h, p)
 		return
 	}
 	r := &q.req
@@ -243,9 +248,9 @@ func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte
 		return
 	}
 	j := e.out.job(jobResponse, q, a, rp, h, p)
-	j.psn, j.wqe = n, r.rdRing[rd%rdMax]
+	j.psn, j.rd = n, rd
 	switch {
-	case h.Op == wire.OpAtomicResp && w.Op.IsAtomic():
+	case h.Op == wire.OpAtomicResp && w.Op.IsAtomic() && h.ReadOff == 0:
 		for i := range 8 {
 			j.scratch[i] = byte(h.Result >> (8 * i)) // as the processor stores it
 		}
@@ -281,7 +286,10 @@ func (q *QP) landed(j *job, ok bool) {
 	if q.state != StateRTS && q.state != StateSQD {
 		return
 	}
-	w := r.wq(j.wqe)
+	w := r.findRead(j.rd)
+	if w == nil { // answered by another packet of this burst
+		return
+	}
 	if j.code != 0 {
 		w.failed = transport.BadRespErr
 		r.stop = min(r.stop, w.first)
