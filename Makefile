@@ -53,9 +53,13 @@ install: build ## install below PREFIX (/usr/local), DESTDIR in front of it for 
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/mroce
 	install -m 755 $(B)/bin/nicemu $(DESTDIR)$(PREFIX)/bin/nicemu
 	cp -P $(B)/lib/libibverbs.so* $(DESTDIR)$(PREFIX)/lib/mroce/
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	$(B)/bin/nicemu man >$(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1
+	$(B)/bin/nicemu completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nicemu
 
 uninstall: ## remove what install put there
-	rm -rf $(DESTDIR)$(PREFIX)/bin/nicemu $(DESTDIR)$(PREFIX)/lib/mroce
+	rm -rf $(DESTDIR)$(PREFIX)/bin/nicemu $(DESTDIR)$(PREFIX)/lib/mroce $(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1 \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nicemu
 
 clean: ## remove build/
 	rm -rf $(B)
