@@ -31,6 +31,7 @@ type assocRx struct {
 	twin     bool // the next ack goes out on two planes: it ends a message, or answers a request
 	ackDue   mono.Time
 	lastRx   int // plane of the newest data
+	turn     int // acks sent under loss: they alternate between two planes
 	trouble  mono.Time
 	lossMean float64 // share of data packets missing, mean of about 256
 }
@@ -229,8 +230,11 @@ func (a *assoc) sendAcks(b *pkt.Batch) {
 		r.ackNow, r.ackDue = false, never
 		return
 	}
-	plane := r.ackPlane(0)
-	twin := r.twin && r.lossy() && len(a.planes) > 1
+	plane, twin := r.ackPlane(0), false
+	if len(a.planes) > 1 && r.lossy() { // a repeat goes another way than what it repeats
+		r.turn++
+		plane, twin = r.ackPlane(r.turn&1), r.twin
+	}
 	for !b.Full() {
 		more := a.buildAck(b, plane)
 		if more {
@@ -238,7 +242,8 @@ func (a *assoc) sendAcks(b *pkt.Batch) {
 		}
 		if twin {
 			twin = false
-			plane = r.ackPlane(1)
+			r.turn++
+			plane = r.ackPlane(r.turn & 1)
 			if len(r.dirty)+len(r.refusals) > 0 {
 				continue
 			}

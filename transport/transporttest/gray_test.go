@@ -1,0 +1,28 @@
+package transporttest
+
+import (
+	"testing"
+
+	"github.com/metaroce/metaroce/internal/mono"
+)
+
+// TestGrayPlane: one of four planes loses 5 % and says nothing about it; the connection keeps nearly everything.
+// Bursts: 1 % lost in bursts of 8 on every plane.
+func TestGrayPlane(t *testing.T) {
+	base := goodput(t, Config{Seed: 9, Planes: 4, Link: usual()}, 4*mono.Millisecond, nil)
+	gray := goodput(t, Config{Seed: 9, Planes: 4, Link: usual()}, 4*mono.Millisecond, func(w *World) {
+		l := usual()
+		l.Loss = 0.05
+		w.SetPlane(1, l)
+	})
+	l := usual()
+	l.Loss, l.Burst = 0.01, 8
+	bursts := goodput(t, Config{Seed: 9, Planes: 4, Link: l}, 4*mono.Millisecond, nil)
+	t.Logf("gray plane %.1f %%, bursts %.1f %% of loss-free", 100*gray/base, 100*bursts/base)
+	if gray < 0.97*base {
+		t.Errorf("a gray plane leaves %.1f %%", 100*gray/base)
+	}
+	if bursts < 0.95*base {
+		t.Errorf("bursts leave %.1f %%", 100*bursts/base)
+	}
+}
