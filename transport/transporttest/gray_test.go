@@ -26,3 +26,14 @@ func TestGrayPlane(t *testing.T) {
 		t.Errorf("bursts leave %.1f %%", 100*bursts/base)
 	}
 }
+
+// TestPlanesScale: twice the planes, twice the goodput.
+func TestPlanesScale(t *testing.T) {
+	one := goodput(t, Config{Seed: 3, Planes: 1, Link: usual()}, 2*mono.Millisecond, nil)
+	for _, n := range []int{4, 8} {
+		got := goodput(t, Config{Seed: 3, Planes: n, Link: usual()}, 2*mono.Millisecond, nil)
+		if got < 0.97*float64(n)*one {
+			t.Errorf("%d planes carry %.2f times one", n, got/one)
+		}
+	}
+}
