@@ -81,12 +81,8 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 			fresh = r.q.inc == r.inc && r.kind == txRequest
 			q, psn, sent = r.q, r.psn, r.sent
 			late := r.state == recLost
-			if !late {
-				e.endFlight(i)
-			}
+			e.dropRec(i)
 			p.pl.acked++
-			r.state = recLost
-			e.freeRec(i)
 			p.advance(e)
 			if fresh && late && psn >= q.req.una && psn < q.req.next {
 				q.req.ps.at(psn).out++ // it was taken off when it was called lost
@@ -123,7 +119,7 @@ func (a *assoc) onPathBlock(b *wire.PathBlock) {
 		return // ancient
 	}
 	news := p.known.merge(b.Highest, bits128{b.Bitmap[0]<<1 | 1, b.Bitmap[1]<<1 | b.Bitmap[0]>>63})
-	bytes := 0
+	bytes, tooLate := 0, false
 	var newest mono.Time
 	for w := range 2 {
 		word := news.lo
@@ -139,6 +135,7 @@ func (a *assoc) onPathBlock(b *wire.PathBlock) {
 			size, sent, late := e.ack(i)
 			if late {
 				a.wasSpurious(p, sent)
+				tooLate = true
 				continue
 			}
 			bytes += size
@@ -147,7 +144,7 @@ func (a *assoc) onPathBlock(b *wire.PathBlock) {
 		}
 	}
 	p.advance(e)
-	if bytes == 0 {
+	if bytes == 0 && !tooLate {
 		return
 	}
 	a.rackT = max(a.rackT, newest)

@@ -48,6 +48,7 @@ type assoc struct {
 	haveCookie       bool
 	helloTries       int
 	helloAt          mono.Time
+	openAt           mono.Time // first INIT of this handshake; 0 = it was answered
 
 	// sending
 	planes    []planeTx
@@ -107,9 +108,9 @@ type planeTx struct {
 	probeID   uint32
 	probeAt   mono.Time // when the next probe is due
 	probeGap  mono.Duration
-	probeSent mono.Time
-	probeGood int
-	probeWant bool // a probe waits to be sent
+	probeOut  uint64 // bit i: probe number probeID - i was sent and is not answered
+	probeSeen uint64 // bit i: it was answered
+	probeWant bool   // a probe waits to be sent
 
 	sent, acked, lost, spurious, timedOut, failures uint64
 }

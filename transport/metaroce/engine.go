@@ -70,6 +70,8 @@ type Engine struct {
 
 	recs     []txRec
 	recFree  int32
+	lostHead int32 // lost transmissions, oldest first
+	lostTail int32
 	held     bufPool
 	resp     bufPool
 	respWait waitList

@@ -24,7 +24,7 @@ func (a *assoc) open() {
 	if a.state == assocUp || a.helloAt != never {
 		return
 	}
-	a.state, a.helloTries = assocOpening, 0
+	a.state, a.helloTries, a.openAt = assocOpening, 0, a.e.now
 	a.helloTimer()
 	a.reschedule()
 }
@@ -142,6 +142,7 @@ func (e *Engine) onHelloCookie(p *pkt.Packet, h *wire.Hello) {
 		return
 	}
 	a.cookie, a.haveCookie = h.Cookie, true
+	a.firstRTT()
 	e.sendHello(a, wire.HelloConfirm, int(p.Plane), 0)
 	a.helloAt = e.now.Add(helloFirst + e.maxNoise())
 	a.reschedule()
@@ -160,6 +161,15 @@ func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
 	a.lastUse = e.now
 	a.takePeer(h)
 	e.sendHello(a, wire.HelloAccept, int(p.Plane), h.Tag)
+}
+
+// firstRTT takes the time from the first INIT to the first COOKIE for the round trip, until data tells it. Too long is
+// better than too short: what is called lost before its acknowledgement can come is sent in vain.
+func (a *assoc) firstRTT() {
+	if a.openAt != 0 && a.rttvar == 0 {
+		a.srtt = min(max(a.srtt, a.e.now.Sub(a.openAt)), rttMax)
+	}
+	a.openAt = 0
 }
 
 // takePeer brings the association up with what the peer said, or recognises a restart.
@@ -306,7 +316,7 @@ func (a *assoc) reopen() {
 		a.rest()
 		return
 	}
-	a.haveCookie, a.helloTries = false, 0
+	a.haveCookie, a.helloTries, a.openAt = false, 0, a.e.now
 	a.state = assocOpening
 	a.helloTimer()
 	a.reschedule()

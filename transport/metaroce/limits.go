@@ -16,7 +16,6 @@ const (
 	clockTrust    = 10 * mono.Second // how long stamps of the peer are compared: they wrap, and half of that is 34 s
 	timeWidenMax  = 4.0              // the time rule: up to five times its width
 	silentPackets = 3                // packets without any answer that make a plane suspect: one or two get lost by chance
-	probesGood    = 2                // answered probes that bring a plane back
 	rdMax         = 128              // READs and atomics outstanding, largest max_rd_atomic
 	defaultWindow = 256 << 10
 	defaultRing   = 1 << 20

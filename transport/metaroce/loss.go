@@ -158,7 +158,7 @@ func (a *assoc) planeFailed(pl *planeTx, _ string) {
 		return
 	}
 	e := a.e
-	pl.state, pl.failedAt = planeProbing, e.now
+	pl.state, pl.failedAt, pl.probeAt = planeProbing, e.now, never
 	pl.failures++
 	e.C.PlaneFailures++
 	pl.loseAll()
@@ -184,7 +184,10 @@ func (a *assoc) startProbing(pl *planeTx) {
 	if pl.state != planeProbing {
 		return
 	}
-	pl.probeAt, pl.probeGap, pl.probeGood = a.e.now, probeFirst, 0
+	if pl.probeAt == never { // else it is under way: what was answered counts
+		pl.probeOut, pl.probeSeen = 0, 0
+	}
+	pl.probeAt, pl.probeGap = a.e.now, probeFirst
 	a.reschedule()
 }
 
@@ -198,28 +201,27 @@ func (pl *planeTx) probeTimer() {
 		return
 	}
 	pl.probeID++
-	if pl.probeID-1 != 0 && pl.probeSent != 0 {
-		pl.probeGood = 0 // the one before was not answered in time
-	}
-	pl.probeWant = true
+	pl.probeOut, pl.probeSeen, pl.probeWant = pl.probeOut<<1, pl.probeSeen<<1, true
 	pl.probeAt = e.now.Add(pl.probeGap + pl.noise)
 	pl.probeGap = min(2*pl.probeGap, probeMax)
 }
 
-// onProbeAck counts answered probes; enough in a row bring the plane back with a small window.
+// onProbeAck counts answered probes; two in a row bring the plane back with a small window. An answer may come when
+// later probes are out: the round trip may be longer than the time between them.
 func (pl *planeTx) onProbeAck(id uint32) {
 	e := pl.a.e
-	if pl.probeSent == 0 || id != pl.probeID { // not asked, or answered already
+	d := pl.probeID - id
+	if d >= 64 || pl.probeOut>>d&1 == 0 { // not asked, or answered already
 		return
 	}
 	e.C.ProbesAnswered++
-	pl.probeSent = 0
+	pl.probeOut &^= 1 << d
+	pl.probeSeen |= 1 << d
 	pl.heardNow()
 	if pl.state != planeProbing || !pl.linkUp() {
 		return
 	}
-	pl.probeGood++
-	if pl.probeGood < probesGood {
+	if pl.probeSeen&(pl.probeSeen>>1) == 0 {
 		pl.probeAt, pl.probeGap = e.now, probeFirst
 		pl.a.reschedule()
 		return
@@ -245,7 +247,7 @@ func (a *assoc) sendProbes(b *pkt.Batch) {
 			continue
 		}
 		pl.probeWant = false
-		pl.probeSent = e.now
+		pl.probeOut |= 1
 		out := b.Next()
 		p := pl.path(e.rnd.IntN(a.pathLimit))
 		h := wire.Header{Op: wire.OpProbe, PKey: 0xFFFF, Tag: a.txTag, Path: p.id, Version: wire.Version, TS: e.stamp()}

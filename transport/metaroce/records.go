@@ -9,9 +9,10 @@ import (
 type recState uint8
 
 const (
-	recFree recState = iota
-	recOut           // in flight
-	recLost          // called lost or timed out; kept so that a late acknowledgement is understood
+	recFree  recState = iota
+	recOut            // in flight
+	recLost           // called lost or timed out; kept for late acknowledgements, while there is room
+	recEnded          // about to be freed
 )
 
 // txKind says to what a transmission belongs.
@@ -30,7 +31,7 @@ type txRec struct {
 	psn        uint64
 	sent       mono.Time
 	size       int32 // what it counts in the window
-	prev, next int32 // of the same plane, in order of sending
+	prev, next int32 // in flight: of the same plane, in order of sending; lost: of all, oldest first
 	seq        uint32
 	inc        uint32 // incarnation of the QP
 	kind       txKind
@@ -39,6 +40,9 @@ type txRec struct {
 
 // newRec records a transmission on p. The caller has checked room.
 func (e *Engine) newRec(p *txPath, q *QP, kind txKind, psn uint64, size int) *txRec {
+	if e.recFree == 0 {
+		e.freeRec(e.lostHead)
+	}
 	i := e.recFree
 	r := &e.recs[i]
 	e.recFree = r.next
@@ -90,11 +94,14 @@ func (e *Engine) endFlight(i int32) {
 // freeRec returns a record to the free list. It must not be in flight.
 func (e *Engine) freeRec(i int32) {
 	r := &e.recs[i]
-	if r.state == recOut {
+	switch r.state {
+	case recOut:
 		panic("metaroce: record freed in flight")
-	}
-	if r.state == recFree {
+	case recFree:
 		panic("metaroce: record freed twice")
+	case recLost:
+		e.unlinkLost(r)
+	case recEnded:
 	}
 	if s := &r.path.ring[r.seq%pathRing]; *s == i {
 		*s = 0
@@ -108,9 +115,35 @@ func (e *Engine) dropRec(i int32) {
 	r := &e.recs[i]
 	if r.state == recOut {
 		e.endFlight(i)
+		r.state = recEnded
 	}
-	r.state = recLost
 	e.freeRec(i)
+}
+
+// linkLost puts a record among the lost ones that may be freed when records run out.
+func (e *Engine) linkLost(i int32) {
+	r := &e.recs[i]
+	r.state, r.prev, r.next = recLost, e.lostTail, 0
+	if e.lostTail == 0 {
+		e.lostHead = i
+	} else {
+		e.recs[e.lostTail].next = i
+	}
+	e.lostTail = i
+}
+
+func (e *Engine) unlinkLost(r *txRec) {
+	if r.prev == 0 {
+		e.lostHead = r.next
+	} else {
+		e.recs[r.prev].next = r.next
+	}
+	if r.next == 0 {
+		e.lostTail = r.prev
+	} else {
+		e.recs[r.next].prev = r.prev
+	}
+	r.prev, r.next = 0, 0
 }
 
 // forgetPath frees the remembered losses of a path.
@@ -136,7 +169,7 @@ func (e *Engine) lose(i int32) {
 	r := &e.recs[i]
 	p, size := r.path, int(r.size)
 	e.endFlight(i)
-	r.state = recLost
+	e.linkLost(i)
 	p.lostCnt++
 	p.pl.lost++
 	p.pl.a.lastLoss = e.now
@@ -150,12 +183,8 @@ func (e *Engine) lose(i int32) {
 func (e *Engine) ack(i int32) (size int, sent mono.Time, late bool) {
 	r := &e.recs[i]
 	size, sent, late = int(r.size), r.sent, r.state == recLost
-	if !late {
-		e.endFlight(i)
-	}
 	q, kind, psn, inc := r.q, r.kind, r.psn, r.inc
-	r.state = recLost
-	e.freeRec(i)
+	e.dropRec(i)
 	if q.inc == inc {
 		q.onAcked(kind, psn, !late)
 	}

@@ -129,7 +129,7 @@ const noPath = -1
 // choosePath returns the path for the next packet of a QP, or nil when no plane has room. A packet that was lost on
 // a path takes another one, on another plane where one has room.
 func (a *assoc) choosePath(q *QP, lost int) *txPath {
-	if a.e.recFree == 0 {
+	if a.e.recFree == 0 && a.e.lostHead == 0 {
 		a.e.C.TxRecordsFull++
 		return nil
 	}
