@@ -18,6 +18,7 @@ type CQ struct {
 	dead    bool // overrun: nothing is written any more
 	waiting bool // in ctx.waiting
 	refs    int
+	bell    queue
 	qps     []*QP // who uses it, once a QP, for errors
 
 	compEvents  uint32
@@ -36,6 +37,10 @@ func (c *Context) CreateCQ(r *hostq.CreateCQ) (uint32, error) {
 	if err != nil {
 		return 0, syscall.EINVAL
 	}
+	bell := queue{bell: r.Bell - 1, hasRng: r.Bell != 0}
+	if bell.hasRng && (bell.bell >= hostq.MaxDoorbells || c.bound(bell.bell)) {
+		return 0, syscall.EINVAL
+	}
 	if r.Channel != 0 {
 		ch := c.channels.get(r.Channel)
 		if ch == nil {
@@ -43,7 +48,9 @@ func (c *Context) CreateCQ(r *hostq.CreateCQ) (uint32, error) {
 		}
 		ch.refs++
 	}
-	q := &CQ{ctx: c, ring: ring, cookie: r.Cookie, channel: r.Channel, ignore: r.Flags&hostq.CQIgnoreOverrun != 0}
+	q := &CQ{ctx: c, ring: ring, cookie: r.Cookie, channel: r.Channel, ignore: r.Flags&hostq.CQIgnoreOverrun != 0, bell: bell}
+	q.bell.cq = q
+	c.bind(&q.bell)
 	q.handle = c.cqs.put(q)
 	c.nic.C.Live.CQs++
 	return q.handle, nil
@@ -111,6 +118,7 @@ func (q *CQ) free() {
 			}
 		}
 	}
+	c.unbind(&q.bell)
 	c.forget(&q.asyncEvents)
 	if ch := c.channels.get(q.channel); ch != nil {
 		ch.refs--
@@ -154,6 +162,22 @@ func (q *CQ) push(e *hostq.CQE, solicited bool) {
 		return
 	}
 	if armed&hostq.ArmNext != 0 || armed&hostq.ArmSolicited != 0 && solicited {
+		q.event()
+	}
+}
+
+// nudge: the program armed a queue in which completions waited. A card raises the event at once, and programs rely on it:
+// perftest takes 16 completions an event and waits for the next.
+func (q *CQ) nudge() {
+	if q.dead || q.channel == 0 {
+		return
+	}
+	cons, ok := q.ring.Cons()
+	armed, ok2 := q.ring.Armed()
+	switch {
+	case !ok || !ok2:
+		q.ctx.fault()
+	case armed&hostq.ArmNext != 0 && cons != q.prod:
 		q.event()
 	}
 }

@@ -122,10 +122,13 @@ func (c *Context) takeBellWord(word int) bool {
 		return true
 	}
 	for ; b != 0; b &= b - 1 {
-		if w := qs[bits.TrailingZeros64(b)]; w != nil {
-			c.nic.ring(w)
-		} else {
+		switch w := qs[bits.TrailingZeros64(b)]; {
+		case w == nil:
 			c.nic.C.StrayBells++
+		case w.cq != nil:
+			w.cq.nudge()
+		default:
+			c.nic.ring(w)
 		}
 	}
 	return true

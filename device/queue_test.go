@@ -373,3 +373,41 @@ func BenchmarkStep(b *testing.B) {
 		}
 	}
 }
+
+// TestArmWhileCompletionsWait: a program that takes a few completions an event and arms again gets the next event at once.
+func TestArmWhileCompletionsWait(t *testing.T) {
+	w := newWorld(t, true)
+	a, b, qa, qb := w.pair(t)
+	for id := range uint64(3) {
+		qb.RQ.PutRecv(id, b.sge(0, 64))
+		qb.RQ.Ring()
+		qa.SQ.PutSend(hostq.SQE{WRID: id, Opcode: hostq.WRSend, Flags: hostq.SendSignaled}, nil, a.sge(0, 8))
+		qa.SQ.Ring()
+		w.want(a, id, transport.OK)
+	}
+	want := func(name string, n int) {
+		t.Helper()
+		w.step(2)
+		if len(b.ev.comp) != n {
+			t.Fatalf("%s: %d events, want %d", name, len(b.ev.comp), n)
+		}
+	}
+	b.CQ.RingBell()
+	want("not armed", 0)
+	b.CQ.Arm(hostq.ArmSolicited)
+	b.CQ.RingBell()
+	want("armed for solicited ones", 0)
+	for n := 1; n <= 3; n++ {
+		b.CQ.Arm(hostq.ArmNext)
+		b.CQ.RingBell()
+		want("armed", n)
+		b.CQ.RingBell()
+		want("the arming is used up", n)
+		if _, ok := b.CQ.Poll(); !ok {
+			t.Fatal("no completion")
+		}
+	}
+	b.CQ.Arm(hostq.ArmNext)
+	b.CQ.RingBell()
+	want("nothing waits", 3)
+}
