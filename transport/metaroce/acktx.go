@@ -102,8 +102,10 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	if r.count >= ackEvery || h.Flags&(wire.FlagAckReq|wire.FlagTail) != 0 {
 		r.ackNow = true
 		r.twin = r.twin || h.Flags&wire.FlagAckReq != 0
+		r.a.due = mono.Min(r.a.due, e.now)
 	} else if r.ackDue == never {
 		r.ackDue = e.now.Add(r.holdTime())
+		r.a.due = mono.Min(r.a.due, r.ackDue)
 	}
 }
 

@@ -215,8 +215,7 @@ func (q *QP) forgetAnswered(n uint64) {
 		}
 		if !p.acked {
 			p.acked = true
-			q.e.putResp(p.buf)
-			p.buf = 0
+			s.putResp(q.e, p)
 		}
 		s.resps.lo = i + 1
 	}

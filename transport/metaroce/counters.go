@@ -101,9 +101,9 @@ func (e *Engine) Leaks() string {
 	switch {
 	case len(e.qps) > 0:
 		return ""
-	case e.held.avail() != e.cfg.HeldBuffers:
+	case e.held.used() > 0:
 		return "held buffers"
-	case e.resp.avail() != e.cfg.RespBuffers:
+	case e.resp.used() > 0:
 		return "response buffers"
 	}
 	return ""

@@ -1,11 +1,14 @@
 package metaroce
 
-// bufPool is a fixed set of buffers, named by number. Number 0 is "none".
+// bufPool is a fixed set of buffers, named by number. Number 0 is "none". Beyond the set there are spare ones, made
+// when they are first needed, for those who must not wait.
 type bufPool struct {
-	mem  []byte
-	free []int32
-	size int
-	out  []bool
+	mem   []byte
+	free  []int32
+	size  int
+	out   []bool
+	spare [][]byte // number len(free of the beginning) + 1 + i
+	idle  []int32  // spare ones that are free
 }
 
 func (p *bufPool) init(n, size int) {
@@ -27,6 +30,19 @@ func (p *bufPool) get() int32 {
 	return b
 }
 
+// getSpare returns a spare buffer.
+func (p *bufPool) getSpare() int32 {
+	if len(p.idle) == 0 {
+		p.spare = append(p.spare, make([]byte, p.size))
+		p.out = append(p.out, false)
+		p.idle = append(p.idle, int32(len(p.out)-1))
+	}
+	b := p.idle[len(p.idle)-1]
+	p.idle = p.idle[:len(p.idle)-1]
+	p.out[b] = true
+	return b
+}
+
 func (p *bufPool) put(b int32) {
 	if b == 0 {
 		return
@@ -35,15 +51,28 @@ func (p *bufPool) put(b int32) {
 		panic("metaroce: buffer freed twice")
 	}
 	p.out[b] = false
+	if int(b) > p.fixed() {
+		p.idle = append(p.idle, b)
+		return
+	}
 	p.free = append(p.free, b)
 }
 
+// fixed is the number of buffers without the spare ones.
+func (p *bufPool) fixed() int { return len(p.mem) / p.size }
+
 func (p *bufPool) bytes(b int32) []byte {
+	if i := int(b) - 1 - p.fixed(); i >= 0 {
+		return p.spare[i]
+	}
 	o := int(b-1) * p.size
 	return p.mem[o : o+p.size : o+p.size]
 }
 
 func (p *bufPool) avail() int { return len(p.free) }
+
+// used is the number of buffers that somebody has.
+func (p *bufPool) used() int { return p.fixed() + len(p.spare) - len(p.free) - len(p.idle) }
 
 // ring is a growable window of T indexed by a running number. It grows by doubling up to the window's size, so that
 // an idle QP costs little; in steady state it does not allocate.

@@ -66,6 +66,8 @@ type QP struct {
 	tos        uint8
 	talked     bool // something of it was acknowledged or received
 	inRing     bool
+	left       int   // packets left of its turn
+	respTurn   bool  // a response goes before a request, if there are both
 	respWaits  bool  // in the list of QPs that wait for a response buffer
 	limitDirty uint8 // acks that still have to tell its receive limit
 	touched    bool  // in the list of QPs that commit works on

@@ -180,7 +180,22 @@ func (q *QP) retime() {
 // giveUpAt is when a QP whose peer shows no sign of life ends.
 func (q *QP) giveUpAt() mono.Time {
 	r := &q.req
-	return max(q.a.lastHeard, r.since).Add(r.timeout * mono.Duration(int(r.retryCnt)+1))
+	t := max(q.a.lastHeard, r.since, r.rnrUntil) // while it waits by itself, nobody owes it an answer
+	if r.blockedAt != 0 {
+		t = max(t, r.blockedAt.Add(r.limitWait))
+	}
+	return t.Add(r.timeout * mono.Duration(int(r.retryCnt)+1))
+}
+
+// watch sees to it that a QP whose oldest request waits for nothing but its response asks for it in time.
+func (q *QP) watch() {
+	r := &q.req
+	if r.timeout == 0 || !q.waitsForResponse() {
+		return
+	}
+	if at := max(r.probedAt, r.since).Add(r.timeout); at < q.due {
+		q.e.timers.set(q, at)
+	}
 }
 
 // unfinished reports whether a request waits for the peer. In SQD those that were not begun do not.

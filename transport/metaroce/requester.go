@@ -130,6 +130,9 @@ func (q *QP) Post(now mono.Time) {
 	if idle {
 		r.since = q.e.now
 	}
+	if w.Op.HasResponse() && r.maxRd == 0 && w.Fail == transport.OK { // it could never go
+		w.Fail = transport.LocQPOpErr
+	}
 	if w.Fail != transport.OK && r.stop > w.first {
 		r.stop = w.first
 		w.failed = w.Fail
@@ -156,30 +159,42 @@ func (q *QP) cut(w *wqe, i uint64) uint32 {
 	return uint32(at)
 }
 
-// nextToSend names the next packet of the QP that may go now: responses first, then resends, then new requests.
-// It changes nothing that a second call would not change again.
+// nextToSend names the next packet of the QP that may go now: responses and requests in turn, neither may starve the
+// other. It changes nothing that a second call would not change again.
 func (q *QP) nextToSend() (txKind, uint64, bool) {
-	if n, ok := q.nextResponse(); ok {
-		return txResponse, n, true
+	if q.respTurn {
+		if n, ok := q.nextResponse(); ok {
+			return txResponse, n, true
+		}
 	}
+	if psn, ok := q.nextRequest(); ok {
+		return txRequest, psn, true
+	}
+	if !q.respTurn {
+		if n, ok := q.nextResponse(); ok {
+			return txResponse, n, true
+		}
+	}
+	return 0, 0, false
+}
+
+// nextRequest names the next request packet: resends first, then new ones.
+func (q *QP) nextRequest() (uint64, bool) {
 	if q.state != StateRTS && q.state != StateSQD || q.a.state != assocUp {
-		return 0, 0, false
+		return 0, false
 	}
 	r := &q.req
 	for r.rtx.len() > 0 {
 		psn := r.rtx.peek()
 		if psn >= r.una && psn < r.stop {
 			if p := r.ps.at(psn); !p.acked && p.out == 0 && !p.parked {
-				return txRequest, psn, true
+				return psn, true
 			}
 			r.ps.at(psn).queued = false
 		}
 		r.rtx.pop()
 	}
-	if q.mayNew() {
-		return txRequest, r.next, true
-	}
-	return 0, 0, false
+	return r.next, q.mayNew()
 }
 
 // mayNew says whether the next never-sent PSN may go.
@@ -375,6 +390,7 @@ func (q *QP) advance() {
 	r.rnrCnt, r.retries = 0, 0
 	r.since = q.e.now
 	q.complete()
+	q.watch()
 	q.wake()
 }
 

@@ -55,6 +55,7 @@ type responder struct {
 	resps    ring[respPkt]
 	respNext uint64
 	rrtx     fifo
+	bufs     int // response buffers it holds
 
 	minRNR   uint8
 	fatal    wire.RefusalCode
@@ -91,8 +92,7 @@ func (s *responder) drop(e *Engine) {
 // dropResponses frees the response packets from number n on.
 func (s *responder) dropResponses(e *Engine, n uint64) {
 	for i := n; i < s.resps.hi; i++ {
-		e.putResp(s.resps.at(i).buf)
-		s.resps.at(i).buf = 0
+		s.putResp(e, s.resps.at(i))
 	}
 	s.resps.hi = max(n, s.resps.lo)
 	s.respNext = min(s.respNext, s.resps.hi)
@@ -211,6 +211,9 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 		q.takeSend(&x, recv, payload, j, inTurn, chain)
 	case x.code == 0:
 		q.takeRead(&x, h)
+	}
+	if takes && !q.srq && h.Flags&wire.FlagAckReq != 0 { // the peer may have stopped because word of the limit was lost
+		a.rx.noteLimit(q)
 	}
 	s.slots.extend(psn)
 	*s.slots.at(psn) = x

@@ -63,18 +63,31 @@ func (q *QP) nextResponse() (uint64, bool) {
 	if s.nreads == 0 || s.resps.hi-s.resps.lo >= uint64(q.e.cfg.PSNWindow-rdMax) {
 		return 0, false
 	}
-	if q.e.resp.avail() == 0 { // another QP's buffer that comes free wakes this one
+	if q.e.resp.avail() == 0 && s.bufs > 0 { // another QP's buffer that comes free wakes this one
 		q.e.respWait.push(q)
 		return 0, false
 	}
 	return s.resps.hi, true
 }
 
-// putResp frees a response buffer and lets the QPs go on that waited for one.
-func (e *Engine) putResp(b int32) {
+// getResp takes a response buffer. A QP that holds none gets one whatever happens: peers that died in the middle of
+// their READs may hold all the others for ever.
+func (s *responder) getResp(e *Engine) (b int32) {
+	if b = e.resp.get(); b == 0 {
+		b = e.resp.getSpare()
+	}
+	s.bufs++
+	return b
+}
+
+// putResp frees the buffer of a response packet and lets the QPs go on that waited for one.
+func (s *responder) putResp(e *Engine, p *respPkt) {
+	b := p.buf
 	if b == 0 {
 		return
 	}
+	p.buf = 0
+	s.bufs--
 	e.resp.put(b)
 	for q := e.respWait.pop(); q != nil; q = e.respWait.pop() {
 		q.wake()
@@ -151,7 +164,7 @@ func (q *QP) makeResponse() {
 	*s.resps.at(n) = respPkt{n: r.n, psn: r.psn, addr: r.addr + uint64(r.off), off: r.off, length: l, rkey: r.rkey,
 		last: r.off+l == r.length}
 	if l > 0 {
-		s.resps.at(n).buf = q.e.resp.get()
+		s.resps.at(n).buf = s.getResp(q.e)
 	}
 	r.off += l
 	if r.off == r.length {
@@ -173,8 +186,7 @@ func (q *QP) responseAcked(n uint64, counted bool) {
 		return
 	}
 	p.acked = true
-	q.e.putResp(p.buf)
-	p.buf = 0
+	s.putResp(q.e, p)
 	for s.resps.lo < s.resps.hi && s.resps.at(s.resps.lo).acked {
 		s.resps.lo++
 	}
@@ -325,5 +337,6 @@ func (q *QP) landed(j *job, ok bool) {
 		r.rdLow++
 	}
 	q.complete()
+	q.watch()
 	q.wake()
 }

@@ -72,7 +72,11 @@ func (a *assoc) transmitData(b *pkt.Batch) {
 	e := a.e
 	t := &e.out.tx
 	for q := a.active.pop(); q != nil; q = a.active.pop() { // each turn sends something or takes the QP off the ring
-		for left := quantum; ; left-- {
+		left := q.left // of a turn that a full window broke off, or a new one
+		if left == 0 {
+			left = quantum
+		}
+		for q.left = 0; ; left-- {
 			kind, psn, ok := q.nextToSend()
 			if !ok {
 				break // blocked or done: an event or its timer brings it back
@@ -87,6 +91,7 @@ func (a *assoc) transmitData(b *pkt.Batch) {
 				break
 			}
 			if p == nil { // the association's windows are full: acknowledgements bring it back
+				q.left = left
 				a.active.pushFront(q)
 				return
 			}
@@ -249,6 +254,7 @@ func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 	h.Seq = p.next
 	op := &t.ops[t.nops]
 	*op = transport.MemOp{QP: q.owner}
+	q.respTurn = kind == txRequest
 	if kind == txRequest {
 		q.fillRequest(j, op)
 		q.req.ps.at(psn).path = p.id
