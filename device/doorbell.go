@@ -207,7 +207,7 @@ func (q *QP) serveRecv(prod uint32, budget int) (done int, more bool) {
 		}
 	case Err:
 		for done < budget {
-			r := q.ctx.nic.TakeRecv(q)
+			r := q.takeRecv()
 			if r == nil {
 				return done, false
 			}

@@ -101,10 +101,18 @@ const (
 )
 
 func newProg(t testing.TB, n *device.NIC) *prog {
-	p := &prog{t: t, nic: n, ram: &ram{base: ramBase, b: make([]byte, ramBytes)}, ev: &events{}}
+	ev := &events{}
+	p := newProgWith(t, n, ev)
+	p.ev = ev
+	return p
+}
+
+// newProgWith is newProg with a Notifier of one's own.
+func newProgWith(t testing.TB, n *device.NIC, out device.Notifier) *prog {
+	p := &prog{t: t, nic: n, ram: &ram{base: ramBase, b: make([]byte, ramBytes)}}
 	mem := hostq.NewTestMem(8 << 20)
 	p.Prog = hostqtest.New(mem)
-	p.ctx = n.OpenContext(device.ContextConfig{Mem: mem, Space: p.ram, Notifier: p.ev, Program: "test", PID: 1})
+	p.ctx = n.OpenContext(device.ContextConfig{Mem: mem, Space: p.ram, Notifier: out, Program: "test", PID: 1})
 	p.pd = must(p.ctx.AllocPD())(t)
 	p.ch = must(p.ctx.CreateChannel())(t)
 	p.mr = must(p.ctx.RegMR(&hostq.RegMR{PD: p.pd, Addr: ramBase, IOVA: ramBase, Length: ramBytes, Access: allRight}))(t)

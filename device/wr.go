@@ -163,9 +163,18 @@ func (n *NIC) SendDone(owner any, wr *transport.SendWR, s transport.Status) {
 	q.drained()
 }
 
-// TakeRecv implements transport.Host: the next posted receive, copied out and checked.
+// TakeRecv implements transport.Host: the next posted receive. A QP in error gets none: those still in the queue are
+// flushed by its turns (serveRecv), which are bounded, or a program that posts while we flush would never let us go.
 func (n *NIC) TakeRecv(owner any) *transport.RecvWR {
 	q := owner.(*QP)
+	if q.state == Err {
+		return nil
+	}
+	return q.takeRecv()
+}
+
+// takeRecv copies the next posted receive out and checks it.
+func (q *QP) takeRecv() *transport.RecvWR {
 	w := &q.rq
 	if !w.hasRng || q.ctx.Dead {
 		return nil

@@ -1,0 +1,65 @@
+package device_test
+
+import (
+	"testing"
+
+	"github.com/metaroce/metaroce/device"
+	"github.com/metaroce/metaroce/device/hostq"
+)
+
+// sized is a QP with queues of n entries, and room for one piece of memory in each.
+func (p *prog) sized(n uint32) (*qpair, error) {
+	q := &qpair{SQ: p.NewQueue(n, 128, p.bell), RQ: p.NewQueue(n, 64, p.bell+1)}
+	p.bell += 2
+	var err error
+	q.QP, err = p.ctx.CreateQP(&hostq.CreateQP{PD: p.pd, Type: 2, SendCQ: p.cq, RecvCQ: p.cq, SQEntries: n, SQStride: 128, RQEntries: n, RQStride: 64,
+		MaxSendSGE: 1, MaxRecvSGE: 1, SQRing: q.SQ.Off, RQRing: q.RQ.Off, SQDoorbell: q.SQ.Bell, RQDoorbell: q.RQ.Bell})
+	return q, err
+}
+
+// modify changes the state alone.
+func (p *prog) modify(q *qpair, to device.State, mask uint32) {
+	p.t.Helper()
+	m := attr(q.Handle(), to, p.nic.Addrs()[0], 0)
+	m.Mask = mask
+	if err := p.ctx.ModifyQP(p.nic.Now(), m); err != nil {
+		p.t.Errorf("to %v: %v", to, err)
+	}
+}
+
+// eager is a program that acts within the device's calls, as a thread on another core could.
+type eager struct {
+	events
+	f func()
+}
+
+func (e *eager) CompEvent(uint32, hostq.CompEvent) bool {
+	e.f()
+	return true
+}
+
+// TestEndlessReceives: a program that posts receives as fast as they are flushed keeps nobody but itself waiting.
+func TestEndlessReceives(t *testing.T) {
+	w := newWorld(t, false)
+	ev := &eager{}
+	p := newProgWith(t, w.nics[0], ev)
+	q := p.qp()
+	p.modify(q, device.Init, toInit)
+	flushed := 0
+	ev.f = func() {
+		if _, ok := p.CQ.Poll(); ok && flushed < 100000 {
+			flushed++
+			q.RQ.PutRecv(1)
+			q.RQ.Ring()
+			p.CQ.Arm(hostq.ArmNext)
+		}
+	}
+	p.CQ.Arm(hostq.ArmNext)
+	q.RQ.PutRecv(1)
+	q.RQ.Ring()
+	p.modify(q, device.Err, 1)
+	w.step(10)
+	if flushed == 0 || flushed > 10000 {
+		t.Errorf("%d receives flushed in 10 steps", flushed)
+	}
+}
