@@ -144,6 +144,7 @@ func (c *Context) ID() uint32 { return c.id }
 func (c *Context) Close(now mono.Time) {
 	n := c.nic
 	n.now = now
+	c.async, c.waiting = nil, nil // nobody will read them
 	c.qps.all(func(_ uint32, q *QP) { q.destroy() })
 	c.cqs.all(func(_ uint32, q *CQ) { q.free() })
 	c.mrs.all(func(_ uint32, m *MR) { m.free() })

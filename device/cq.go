@@ -17,9 +17,8 @@ type CQ struct {
 	ignore  bool // overwrite instead of overrun
 	dead    bool // overrun: nothing is written any more
 	waiting bool // in ctx.waiting
-	refs    int
+	refs    int  // queues of QPs that use it
 	bell    queue
-	qps     []*QP // who uses it, once a QP, for errors
 
 	compEvents  uint32
 	asyncEvents uint32
@@ -215,24 +214,9 @@ func (q *CQ) overrun() {
 		return
 	}
 	c.raise(hostq.AsyncEvent{Cookie: q.cookie, Type: evCQErr}, &q.asyncEvents)
-	for _, p := range q.qps {
-		p.failLater(evQPFatal)
-	}
-}
-
-func (q *CQ) use(p *QP) {
-	q.refs++
-	q.qps = append(q.qps, p)
-}
-
-func (q *CQ) unuse(p *QP) {
-	q.refs--
-	for i, x := range q.qps {
-		if x == p {
-			last := len(q.qps) - 1
-			q.qps[i], q.qps[last] = q.qps[last], nil
-			q.qps = q.qps[:last]
-			return
+	c.qps.all(func(_ uint32, p *QP) {
+		if p.sendCQ == q || p.recvCQ == q {
+			p.failLater(evQPFatal)
 		}
-	}
+	})
 }

@@ -8,42 +8,40 @@ import (
 
 // queueRing is the round of queues that may have work: first in, first out, each at most once.
 type queueRing struct {
-	q       []*queue
-	head, n int
+	q       []*queue // a power of two
+	head, n uint64   // head counts up: the number of the first in the round
 }
 
-func (r *queueRing) len() int { return r.n }
+func (r *queueRing) len() int { return int(r.n) }
+
+func (r *queueRing) at(i uint64) **queue { return &r.q[i&uint64(len(r.q)-1)] }
 
 func (r *queueRing) push(w *queue) {
-	if r.n == len(r.q) {
-		grown := make([]*queue, max(64, 2*len(r.q)))
-		for i := range r.n {
-			grown[i] = r.q[(r.head+i)%len(r.q)]
+	if r.n == uint64(len(r.q)) {
+		old := *r
+		r.q = make([]*queue, max(64, 2*len(r.q)))
+		for i := r.head; i < r.head+r.n; i++ {
+			*r.at(i) = *old.at(i)
 		}
-		r.q, r.head = grown, 0
 	}
-	r.q[(r.head+r.n)%len(r.q)] = w
+	w.turn = r.head + r.n
+	*r.at(w.turn) = w
 	r.n++
 }
 
 // pop returns nil for a queue that was dropped meanwhile.
 func (r *queueRing) pop() *queue {
-	w := r.q[r.head]
-	r.q[r.head] = nil
-	r.head = (r.head + 1) % len(r.q)
+	w := *r.at(r.head)
+	*r.at(r.head) = nil
+	r.head++
 	r.n--
 	return w
 }
 
 func (r *queueRing) drop(w *queue) {
-	if !w.rung {
-		return
-	}
-	w.rung = false
-	for i := range r.n {
-		if k := (r.head + i) % len(r.q); r.q[k] == w {
-			r.q[k] = nil
-		}
+	if w.rung {
+		w.rung = false
+		*r.at(w.turn) = nil
 	}
 }
 

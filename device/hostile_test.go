@@ -2,6 +2,7 @@ package device_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/device/hostq"
@@ -62,4 +63,34 @@ func TestEndlessReceives(t *testing.T) {
 	if flushed == 0 || flushed > 10000 {
 		t.Errorf("%d receives flushed in 10 steps", flushed)
 	}
+}
+
+// TestBigProgramEnds: the end of a program with thousands of QPs, all with work, keeps the others waiting for some
+// milliseconds, not for seconds: what it does for one QP does not depend on how many there are.
+func TestBigProgramEnds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow")
+	}
+	const qps = 16000
+	w := newWorld(t, true)
+	p := newProg(t, w.nics[0])
+	sq, rq := p.NewQueue(4, 128, 0), p.NewQueue(4, 64, 0)
+	for i := range uint32(qps) { // they may share their rings: their program's own affair
+		q, err := p.ctx.CreateQP(&hostq.CreateQP{PD: p.pd, Type: 2, SendCQ: p.cq, RecvCQ: p.cq, SQEntries: 4, SQStride: 128, RQEntries: 4, RQStride: 64,
+			MaxSendSGE: 1, MaxRecvSGE: 1, SQRing: sq.Off, RQRing: rq.Off, SQDoorbell: 2*i + cqBell + 2, RQDoorbell: 2*i + cqBell + 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.modify(&qpair{QP: q}, device.Init, toInit)
+		p.modify(&qpair{QP: q}, device.Err, 1) // rung for its flush
+	}
+	begin := time.Now()
+	p.ctx.Close(w.now)
+	if took := time.Since(begin); took > 300*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+	if p.nic.C.Live != (device.Live{}) {
+		t.Errorf("left over: %+v", p.nic.C.Live)
+	}
+	w.step(3)
 }

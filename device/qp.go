@@ -49,7 +49,8 @@ type queue struct {
 	seen   uint32 // RQ: producer index that the engine knows of
 	bell   uint32
 	recv   bool
-	rung   bool // in the run ring
+	rung   bool   // in the run ring
+	turn   uint64 // its number there
 	hasRng bool
 }
 
@@ -92,8 +93,8 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 	c.bind(&q.sq)
 	c.bind(&q.rq)
 	pd.refs++
-	scq.use(q)
-	rcq.use(q)
+	scq.refs++
+	rcq.refs++
 	c.nic.C.Live.QPs++
 	return q, nil
 }
@@ -174,8 +175,8 @@ func (q *QP) destroy() {
 	c.unbind(&q.rq)
 	c.nic.run.drop(&q.sq)
 	c.nic.run.drop(&q.rq)
-	q.sendCQ.unuse(q)
-	q.recvCQ.unuse(q)
+	q.sendCQ.refs--
+	q.recvCQ.refs--
 	q.pd.refs--
 	c.forget(&q.asyncEvents)
 	delete(c.nic.qps, q.qpn)
