@@ -203,7 +203,7 @@ func (j *job) wait(t testing.TB) string {
 	t.Helper()
 	<-j.done
 	if j.err != nil {
-		t.Errorf("%s: %v\n%s", j.name, j.err, j.out.String())
+		t.Errorf("%s: %v\n%s", j.name, j.err, brief(j.out.String()))
 	}
 	return j.out.String()
 }

@@ -49,13 +49,16 @@ func runRow(t *testing.T, l *lab, r pairwise.Row) {
 		limit = 3 * time.Minute
 	}
 	_, out := l.pair(t, limit, "a", "b", r.Program, arguments(r)...)
+	if t.Failed() {
+		return
+	}
 	rows := table(out)
 	want := 1
 	if r.Size == "all" {
 		want = 23 // 2 … 2^23
 	}
 	if len(rows) != want {
-		t.Fatalf("%d lines in the table, want %d:\n%s", len(rows), want, out)
+		t.Fatalf("%d lines in the table, want %d:\n%s", len(rows), want, brief(out))
 	}
 	for _, row := range rows {
 		// The last but one column that every table has: average bandwidth, or the smallest latency.
@@ -65,11 +68,11 @@ func runRow(t *testing.T, l *lab, r pairwise.Row) {
 		}
 		// perftest rounds tiny bandwidths to 0.00 MiB/s; a latency is never 0.
 		if v <= 0 && (latency || row.bytes > 64) {
-			t.Errorf("nothing moved: %+v\n%s", row, out)
+			t.Errorf("nothing moved: %+v\n%s", row, brief(out))
 		}
 	}
 	if mtu := "Mtu             : " + r.MTU; !strings.Contains(out, mtu) {
-		t.Errorf("perftest does not report %q:\n%s", mtu, out)
+		t.Errorf("perftest does not report %q:\n%s", mtu, brief(out))
 	}
 }
 
