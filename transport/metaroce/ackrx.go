@@ -37,11 +37,13 @@ func (a *assoc) onAck(p *pkt.Packet, h *wire.Header, payload []byte) {
 			r.Plane(&b)
 			if int(b.Plane) < len(a.planes) {
 				pl := &a.planes[b.Plane]
+				//= MR-CC-011
 				pl.grant = int(min(max(b.Grant, minCharge), 1<<30))
 			}
 		case wire.BlockQP:
 			var b wire.QPBlock
 			r.QP(&b)
+			//= MR-REL-033 MR-MSG-096
 			if q := e.qps[b.QPN]; q != nil && q.a == a && !q.before(h.TS) && (q.state == StateRTS || q.state == StateSQD) {
 				q.onLimit(b.Limit)
 			}
@@ -78,9 +80,11 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 	fresh := false
 	if p := a.txPathOf(f.Path); p != nil {
 		if i, r := e.find(p, f.Seq); r != nil {
+			//= MR-REL-033 MR-MSG-096
 			fresh = r.q.inc == r.inc && r.kind == txRequest
 			q, psn, sent = r.q, r.psn, r.sent
 			late := r.state == recLost
+			//= MR-MSG-063 MR-MSG-089 MR-REL-005
 			e.dropRec(i)
 			p.pl.acked++
 			p.advance(e)
@@ -89,6 +93,7 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 			}
 		}
 	}
+	//= MR-WIRE-075 MR-MSG-090
 	if f.Code.Reaction() == wire.Fail {
 		if fq := e.qps[f.QPN]; fq != nil && fq.a == a && !fq.before(ts) {
 			fq.onFailed(f)
@@ -107,6 +112,7 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 func (a *assoc) onPathBlock(b *wire.PathBlock) {
 	e := a.e
 	p := a.txPathOf(b.Path)
+	//= MR-REL-031 MR-ASC-070
 	if p == nil || serial.U32(p.next).LessEq(serial.U32(b.Highest)) {
 		// a number that was never sent: the peer is making it up, or this is not our peer any more
 		e.C.AckViolations++
@@ -118,6 +124,7 @@ func (a *assoc) onPathBlock(b *wire.PathBlock) {
 	if serial.U32(p.next).Sub(serial.U32(b.Highest)) > pathRing-ackBits {
 		return // ancient
 	}
+	//= MR-REL-030
 	news := p.known.merge(b.Highest, bits128{b.Bitmap[0]<<1 | 1, b.Bitmap[1]<<1 | b.Bitmap[0]>>63})
 	bytes, tooLate := 0, false
 	var newest mono.Time
@@ -129,6 +136,7 @@ func (a *assoc) onPathBlock(b *wire.PathBlock) {
 		for ; word != 0; word &= word - 1 {
 			seq := b.Highest - uint32(w*64+bits.TrailingZeros64(word))
 			i, r := e.find(p, seq)
+			//= MR-REL-031
 			if r == nil {
 				continue
 			}
@@ -176,6 +184,7 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	ce := b.CE != p.ce
 	p.ce = b.CE
 	rtt := stampSpan(b.Echo, e.stamp()) - mono.Duration(b.Hold)<<4
+	//= MR-REL-032
 	if rtt <= 0 || rtt >= rttMax {
 		pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, CE: ce})
 		return

@@ -67,6 +67,7 @@ func (r *assocRx) init(a *assoc) {
 // path returns the receiver's record of a path, or nil for an id that cannot be.
 func (r *assocRx) path(id uint16) *rxPath {
 	plane, i := int(id>>8), int(id&0xff)
+	//= MR-PATH-013 MR-GEN-003
 	if plane >= len(r.a.planes) || i >= maxPaths {
 		return nil
 	}
@@ -85,6 +86,7 @@ func (r *assocRx) path(id uint16) *rxPath {
 func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	e := r.a.e
 	pl := &r.planes[p.Plane]
+	//= MR-REL-025
 	pl.bytes += uint32(n)
 	pl.lastData, pl.news = e.now, true
 	r.lastRx = int(p.Plane)
@@ -99,11 +101,13 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 		}
 	}
 	e.ports[p.Plane].arrived(e, n, gaps)
+	//= MR-REL-020
 	if r.count >= ackEvery || h.Flags&(wire.FlagAckReq|wire.FlagTail) != 0 {
 		r.ackNow = true
 		r.twin = r.twin || h.Flags&wire.FlagAckReq != 0
 		r.a.due = mono.Min(r.a.due, e.now)
 	} else if r.ackDue == never {
+		//= MR-REL-021
 		r.ackDue = e.now.Add(r.holdTime())
 		r.a.due = mono.Min(r.a.due, r.ackDue)
 	}
@@ -111,6 +115,7 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 
 // holdTime is how long news wait for company: RTT/8, at most what HELLO announced.
 func (r *assocRx) holdTime() mono.Duration {
+	//= MR-REL-021 MR-ASC-054
 	return min(max(r.a.srtt/8, mono.Microsecond), r.a.e.cfg.AckHold)
 }
 
@@ -118,6 +123,7 @@ func (r *assocRx) dirtyPath(p *rxPath) {
 	if p.dirty == 0 {
 		r.dirty = append(r.dirty, p)
 	}
+	//= MR-REL-023
 	p.dirty = r.repeats()
 }
 
@@ -147,11 +153,14 @@ func (a *assoc) accept(rp *rxPath, h *wire.Header, p *pkt.Packet) {
 func (a *assoc) acceptSeq(rp *rxPath, seq, ts uint32, _ wire.Flags, ce bool) {
 	newest := !rp.ok.any || serial.U32(rp.ok.hi).Less(serial.U32(seq))
 	rp.seen.add(seq)
+	//= MR-REL-011
 	rp.ok.add(seq)
+	//= MR-REL-022
 	if newest || rp.arrived != a.e.now {
 		rp.echo, rp.arrived = ts, a.e.now
 	}
 	if ce {
+		//= MR-REL-025 MR-REL-020
 		rp.ce++
 		a.rx.ackNow = true
 	}
@@ -168,6 +177,7 @@ func (a *assoc) refuseSeq(rp *rxPath, seq uint32, ce bool, b wire.RefusalBlock) 
 	if ce {
 		rp.ce++
 	}
+	//= MR-MSG-091
 	b.Path, b.Seq = rp.id, seq
 	a.rx.addRefusal(b)
 }
@@ -175,12 +185,14 @@ func (a *assoc) refuseSeq(rp *rxPath, seq uint32, ce bool, b wire.RefusalBlock) 
 // refuseLater tells the peer of a failure that no packet of its own brought up.
 func (a *assoc) refuseLater(q *QP) {
 	b := q.fatalBlock()
+	//= MR-MSG-090
 	b.Path = 0xFFFF
 	a.rx.addRefusal(b)
 	a.reschedule()
 }
 
 func (r *assocRx) addRefusal(b wire.RefusalBlock) {
+	//= MR-REL-020
 	r.ackNow = true
 	if len(r.refusals) == cap(r.refusals) { // one that was told already goes first
 		i := 0
@@ -203,6 +215,7 @@ func (r *assocRx) noteLimit(q *QP) {
 		r.limits = append(r.limits, q)
 	}
 	q.limitDirty = r.repeats()
+	//= MR-REL-027
 	if credit <= 0 {
 		r.ackNow = true
 	} else if r.ackDue == never && credit < 16 {
@@ -238,6 +251,7 @@ func (a *assoc) sendAcks(b *pkt.Batch) {
 		plane, twin = r.ackPlane(r.turn&1), r.twin
 	}
 	for !b.Full() {
+		//= MR-REL-028
 		more := a.buildAck(b, plane)
 		if more {
 			continue
@@ -280,12 +294,14 @@ func (r *assocRx) ackPlane(n int) int {
 func (a *assoc) buildAck(b *pkt.Batch, plane int) bool {
 	e, r := a.e, &a.rx
 	out := b.Next()
+	//= MR-WIRE-011 MR-WIRE-020 MR-WIRE-021 MR-REL-003
 	h := wire.Header{Op: wire.OpAck, PKey: 0xFFFF, Tag: a.txTag, Path: uint16(plane << 8), Version: wire.Version, TS: e.stamp()}
 	hdrLen := h.Size()
 	room := min(a.planes[plane].packetMax, len(out.Buf)-pkt.Headroom) - hdrLen - wire.ICRCLen
 	var w wire.AckWriter
 	w.Init(out.Buf[pkt.Headroom+hdrLen : pkt.Headroom+hdrLen+room&^3])
 	for i := range a.planes {
+		//= MR-CC-010 MR-REL-026
 		if pl := &r.planes[i]; pl.news || i == r.lastRx {
 			pl.news = false
 			w.Plane(&wire.PlaneBlock{Plane: uint8(i), Bytes: pl.bytes, Grant: e.grantFor(a, i)})
@@ -295,6 +311,7 @@ func (a *assoc) buildAck(b *pkt.Batch, plane int) bool {
 	keep := r.refusals[:0]
 	for i := range r.refusals {
 		x := r.refusals[i]
+		//= MR-REL-028 MR-MSG-091
 		if more || !w.Refusal(&x.b) {
 			more = true
 		} else if x.left--; x.left == 0 {
@@ -308,6 +325,7 @@ func (a *assoc) buildAck(b *pkt.Batch, plane int) bool {
 	n := w.Finish()
 	sealPacket(out, &h, hdrLen, n)
 	out.Plane, out.Src, out.Dst, out.TOS = uint8(plane), a.local, a.remote, pkt.ECT0
+	//= MR-WIRE-002
 	out.SrcPort = a.planes[plane].path(0).srcPort
 	e.C.TxAcks++
 	return more
@@ -318,6 +336,7 @@ func (a *assoc) addLimits(w *wire.AckWriter) (more bool) {
 	keep := r.limits[:0]
 	for _, q := range r.limits {
 		s := &q.rsp
+		//= MR-REL-027 MR-MSG-060
 		if more || !w.QP(&wire.QPBlock{QPN: q.remoteQPN, Limit: uint32(s.posted)}) {
 			more = true
 			keep = append(keep, q)
@@ -341,6 +360,7 @@ func (a *assoc) addPaths(w *wire.AckWriter) (more bool) {
 			continue
 		}
 		bm := p.ok.bm
+		//= MR-REL-011 MR-REL-022
 		blk := wire.PathBlock{Path: p.id, Highest: p.ok.hi, Echo: p.echo, Hold: uint32(e.now.Sub(p.arrived) >> 4), CE: p.ce,
 			Bitmap: [2]uint64{bm.lo>>1 | bm.hi<<63, bm.hi >> 1}}
 		if p.ok.any && !w.Path(&blk) {

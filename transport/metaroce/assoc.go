@@ -223,6 +223,7 @@ func (a *assoc) detach(q *QP) {
 
 // rest ends a handshake that nobody needs any more. Without an association nothing in flight would ever end.
 func (a *assoc) rest() {
+	//= MR-ASC-002
 	a.state, a.helloAt, a.helloTries, a.haveCookie = assocIdle, never, 0, false
 	a.giveUpAll()
 	a.reschedule()
@@ -252,6 +253,7 @@ func (a *assoc) restarted() {
 	a.e.host.Event(transport.Event{Kind: transport.EventAssocRestart, Peer: a.name})
 	a.renew()
 	for len(a.qps) > 0 {
+		//= MR-ASC-044
 		q := a.qps[len(a.qps)-1]
 		q.peerGone()
 		if len(a.qps) > 0 && a.qps[len(a.qps)-1] == q { // peerGone detaches; never loop
@@ -271,6 +273,7 @@ func (a *assoc) renew() {
 	a.rx.init(a)
 	for i := range a.planes {
 		pl := &a.planes[i]
+		//= MR-ASC-044
 		pl.paths = [maxPaths]*txPath{}
 		pl.recycle.clear()
 		pl.cur, pl.curLeft, pl.grant = nil, 0, defaultWindow

@@ -14,6 +14,7 @@ func (e *Engine) commit() {
 		return
 	}
 	if len(o.ops) > 0 {
+		//= MR-REL-012 MR-MSG-040 MR-MSG-041
 		e.host.DMA(o.ops)
 	}
 	for i := range o.jobs {
@@ -60,6 +61,7 @@ func (e *Engine) settle(j *job) {
 		e.held.put(x.buf)
 		*x = slot{}
 		j.abandoned = true
+	//= MR-MSG-043 MR-MSG-080
 	case x.code != 0:
 		x.st = slotBad
 	case err != transport.MemOK && x.op >= wire.OpSend && x.op <= wire.OpSendInv:
@@ -91,12 +93,14 @@ func (q *QP) runChain() {
 		o := &e.out
 		o.chain, o.ops = o.chain[:0], o.ops[:0]
 		// collect a run of steps; those without memory operations are part of it, to keep the order
+		//= MR-MSG-030 MR-MSG-031
 		for psn := s.exp; psn < s.slots.hi && len(o.chain) < cap(o.chain) && o.opsLeft() >= opsPerPacket; psn++ {
 			x := s.slots.at(psn)
 			if x.st == slotEmpty || x.st == slotBusy {
 				break
 			}
 			j := job{op: int32(len(o.ops))}
+			//= MR-MSG-022 MR-MSG-023 MR-MSG-024
 			if x.st == slotHeld && x.n > 0 {
 				q.place(&j, x, psn, e.held.bytes(x.buf)[:x.n], q.qpn, true)
 			} else if x.st == slotQueued && x.op != wire.OpRead {
@@ -133,6 +137,7 @@ func (q *QP) runChain() {
 
 func (q *QP) atomicOp(j *job, x *slot) {
 	op := q.e.out.op(j)
+	//= MR-MSG-033
 	*op = transport.MemOp{Kind: transport.MemFetchAdd, QP: q.owner, Addr: x.addr, RKey: x.rkey, Swap: x.swap, Compare: x.swap, Chain: q.qpn}
 	if x.op == wire.OpCmpSwap {
 		op.Kind, op.Compare = transport.MemCmpSwap, x.cmp
@@ -155,6 +160,7 @@ func (q *QP) step(c *chainStep) bool {
 		return false
 	}
 	for i := c.op; i < c.op+c.nops; i++ {
+		//= MR-MSG-024
 		if err := e.out.ops[i].Err; err != transport.MemOK {
 			code, st := codeOf(err), transport.RemAccessErr
 			if code == wire.RefuseInvalid {
@@ -177,6 +183,7 @@ func (q *QP) step(c *chainStep) bool {
 	*x = slot{}
 	s.exp++
 	s.slots.lo = s.exp
+	//= MR-MSG-051
 	if y.tail && takesRecv(y.op) {
 		q.completeRecv(&y)
 	}
@@ -188,8 +195,10 @@ func (q *QP) step(c *chainStep) bool {
 func (q *QP) queueRead(x *slot, c *chainStep) bool {
 	s := &q.rsp
 	s.waiting--
+	//= MR-MSG-072
 	q.forgetAnswered(s.nrd - min(s.nrd, uint64(s.maxRd)))
 	if x.op == wire.OpRead {
+		//= MR-MSG-032
 		s.reads[(s.readHead+uint64(s.nreads))%rdMax] = rdReq{psn: c.psn, n: s.nrd, addr: x.addr, rkey: x.rkey, length: x.n}
 		s.nreads++
 	} else {
@@ -239,6 +248,7 @@ func (q *QP) completeRecv(x *slot) {
 		info.Op, info.Imm = transport.OpSendImm, x.imm
 	case wire.OpSendInv:
 		info.Op, info.Imm = transport.OpSendInv, x.inv
+		//= MR-MSG-054
 		q.e.invalidate(q, x.inv)
 	case wire.OpWriteImm:
 		info.Op, info.Imm = transport.OpWriteImm, x.imm
@@ -256,6 +266,7 @@ func (e *Engine) invalidate(q *QP, rkey uint32) {
 // enterFatal: the request at psn fails; everything before it is committed, READs before it still run.
 func (q *QP) enterFatal(psn uint64, code wire.RefusalCode, st transport.Status) {
 	s := &q.rsp
+	//= MR-MSG-082
 	if s.fatal == 0 || psn < s.fatalPSN {
 		s.fatal, s.fatalPSN = code, psn
 	}
@@ -273,6 +284,7 @@ func (q *QP) enterFatal(psn uint64, code wire.RefusalCode, st transport.Status) 
 	}
 	q.e.host.QPError(q.owner, true, st)
 	q.flush()
+	//= MR-MSG-084
 	q.wake() // earlier READs
 }
 
@@ -280,6 +292,7 @@ func (q *QP) enterFatal(psn uint64, code wire.RefusalCode, st transport.Status) 
 func (e *Engine) answer(j *job) {
 	q := j.q
 	if j.kind == jobResponse {
+		//= MR-REL-017
 		j.a.acceptSeq(j.rp, j.seq, j.ts, j.flags, j.ce)
 		return
 	}
@@ -288,6 +301,7 @@ func (e *Engine) answer(j *job) {
 	}
 	s := &q.rsp
 	switch {
+	//= MR-MSG-081 MR-MSG-083
 	case q.state == StateErr && s.fatal != 0:
 		// what released a failure is not acknowledged: a held packet of the failed request may have been, and the
 		// acknowledgement would complete it. The refusal says that everything before was executed.
@@ -295,6 +309,7 @@ func (e *Engine) answer(j *job) {
 	case q.state == StateErr && s.fatal == 0:
 		e.C.RefusedNoQP++
 		j.a.refuseSeq(j.rp, j.seq, j.ce, wire.RefusalBlock{QPN: q.remoteQPN, PSN: serial.Trunc(j.psn), Code: wire.RefuseNoQP})
+	//= MR-REL-017
 	case j.abandoned: // no room to work on it in this burst
 		e.C.RefusedLater++
 		j.a.refuseSeq(j.rp, j.seq, j.ce, wire.RefusalBlock{QPN: q.remoteQPN, PSN: serial.Trunc(j.psn), Code: wire.RefuseLater})

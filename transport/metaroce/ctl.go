@@ -54,6 +54,7 @@ func (e *Engine) sendControl(b *pkt.Batch) {
 			continue // taken and not filled
 		}
 		out := b.Next()
+		//= MR-WIRE-011 MR-WIRE-021 MR-REL-003 MR-ASC-001 MR-PATH-051
 		h := wire.Header{Op: c.op, PKey: 0xFFFF, Tag: c.tag, Path: uint16(c.plane << 8), Version: wire.Version, TS: e.stamp()}
 		hdrLen := h.Size()
 		copy(out.Buf[pkt.Headroom+hdrLen:], c.buf[:c.n])

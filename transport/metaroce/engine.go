@@ -111,12 +111,14 @@ func New(cfg Config, host transport.Host) *Engine {
 func (e *Engine) tick(now mono.Time) {
 	if e.lastCall != 0 {
 		expected := max(e.lastCall, mono.Min(e.lastNext, now))
+		//= MR-PATH-036
 		if late := now.Sub(expected); late > stallThreshold {
 			e.offset += late
 			e.C.Stalls++
 		}
 	}
 	e.lastCall = now
+	//= MR-WIRE-022
 	if t := now.Add(-e.offset); t > e.now {
 		e.now = t
 	}
@@ -214,6 +216,7 @@ func (e *Engine) ownAddr(a netip.Addr) bool {
 // newTag draws an association tag that is not 0 and not in use.
 func (e *Engine) newTag() uint32 {
 	for {
+		//= MR-ASC-030
 		if t := e.rnd.Uint32(); t != 0 && e.byTag[t] == nil {
 			return t
 		}
@@ -224,9 +227,11 @@ func (e *Engine) newTag() uint32 {
 // of ours needs it.
 func (e *Engine) assocFor(local, remote netip.Addr, mine bool) *assoc {
 	key := addrPair{local, remote}
+	//= MR-ASC-033
 	if a := e.byAddr[key]; a != nil {
 		return a
 	}
+	//= MR-ASC-061 MR-GEN-003
 	if len(e.assocs) >= maxAssocs && !(mine && e.evict()) {
 		return nil
 	}
@@ -260,6 +265,7 @@ func (e *Engine) reap() {
 		if a.users > 0 || a.loopback {
 			continue
 		}
+		//= MR-ASC-060 MR-ASC-061
 		if at := a.lastUse.Add(reapAfter); e.now < at || a.busy() {
 			e.reapAt = mono.Min(e.reapAt, max(at, e.now.Add(mono.Second)))
 			continue

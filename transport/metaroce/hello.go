@@ -36,6 +36,7 @@ func (a *assoc) helloTimer() {
 		return
 	}
 	if a.helloTries%4 == 3 {
+		//= MR-ASC-011
 		a.haveCookie = false // the peer's secret may have changed
 	}
 	stage := wire.HelloInit
@@ -45,6 +46,7 @@ func (a *assoc) helloTimer() {
 	plane := a.e.nextPlane(a.helloTries)
 	a.e.C.HelloSent++
 	a.e.sendHello(a, stage, plane, 0)
+	//= MR-ASC-002 MR-ASC-003
 	gap := min(helloFirst<<min(a.helloTries, 10), helloMax) + a.e.maxNoise()
 	a.helloTries++
 	a.helloAt = a.e.now.Add(gap)
@@ -69,6 +71,7 @@ func (e *Engine) nextPlane(n int) int {
 
 // sendHello queues a HELLO to the association's peer.
 func (e *Engine) sendHello(a *assoc, stage wire.HelloStage, plane int, echo uint32) {
+	//= MR-ASC-020 MR-ASC-054
 	h := wire.Hello{Stage: stage, VersionMin: wire.Version, VersionMax: wire.Version, NICID: e.cfg.NICID,
 		Instance: e.cfg.Instance, Tag: a.rxTag, EchoTag: echo, PathLimit: maxPaths, MaxHold: uint32((e.cfg.AckHold + 15) >> 4)}
 	if stage == wire.HelloConfirm {
@@ -78,6 +81,7 @@ func (e *Engine) sendHello(a *assoc, stage wire.HelloStage, plane int, echo uint
 		h.Chosen = wire.Version
 	}
 	for i, c := range e.cfg.Planes {
+		//= MR-ASC-053
 		if c.PacketMax < planeMin {
 			continue
 		}
@@ -109,6 +113,7 @@ func (e *Engine) onHello(p *pkt.Packet, payload []byte) {
 		e.C.DropAddr++
 		return
 	}
+	//= MR-ASC-021
 	if h.VersionMin > wire.Version || h.VersionMax < wire.Version {
 		e.C.HelloVersion++
 		return
@@ -120,6 +125,7 @@ func (e *Engine) onHello(p *pkt.Packet, payload []byte) {
 	e.C.HelloReceived++
 	switch h.Stage {
 	case wire.HelloInit:
+		//= MR-ASC-004
 		r := wire.Hello{Stage: wire.HelloCookie, VersionMin: wire.Version, VersionMax: wire.Version,
 			NICID: e.cfg.NICID, Instance: e.cfg.Instance, EchoTag: h.Tag, Cookie: e.makeCookie(p.Src, &h)}
 		e.queueHello(p.Dst, p.Src, int(p.Plane), h.Tag, &r)
@@ -128,6 +134,7 @@ func (e *Engine) onHello(p *pkt.Packet, payload []byte) {
 	case wire.HelloConfirm:
 		e.onHelloConfirm(p, &h)
 	case wire.HelloAccept:
+		//= MR-ASC-010
 		if a := e.byTag[h.EchoTag]; a != nil && a.remote == p.Src && a.state != assocIdle {
 			a.takePeer(&h)
 		}
@@ -138,6 +145,7 @@ func (e *Engine) onHello(p *pkt.Packet, payload []byte) {
 
 func (e *Engine) onHelloCookie(p *pkt.Packet, h *wire.Hello) {
 	a := e.byTag[h.EchoTag]
+	//= MR-ASC-007
 	if a == nil || a.remote != p.Src || a.state != assocOpening {
 		return
 	}
@@ -149,6 +157,7 @@ func (e *Engine) onHelloCookie(p *pkt.Packet, h *wire.Hello) {
 }
 
 func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
+	//= MR-ASC-008
 	if h.Cookie != e.makeCookie(p.Src, h) {
 		e.C.HelloCookieBad++
 		return
@@ -160,6 +169,7 @@ func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
 	}
 	a.lastUse = e.now
 	a.takePeer(h)
+	//= MR-ASC-009
 	e.sendHello(a, wire.HelloAccept, int(p.Plane), h.Tag)
 }
 
@@ -177,6 +187,7 @@ func (a *assoc) takePeer(h *wire.Hello) {
 	switch {
 	case !a.havePeer:
 		a.adopt(h)
+	//= MR-ASC-043 MR-ASC-044 MR-ASC-045
 	case a.peerID != h.NICID || a.peerInst != h.Instance:
 		// The old instance is proven gone. QPs bound to it end; QPs bound since then wait for the new one.
 		if a.state == assocUp || a.staleOf(h) {
@@ -185,6 +196,7 @@ func (a *assoc) takePeer(h *wire.Hello) {
 			a.renew()
 		}
 		a.adopt(h)
+	//= MR-ASC-046
 	case a.txTag != h.Tag: // the same instance, which has forgotten the association: its paths begin anew
 		a.rx.init(a)
 		a.adopt(h)
@@ -194,8 +206,10 @@ func (a *assoc) takePeer(h *wire.Hello) {
 
 // adopt takes over what the peer says of itself. Planes that it does not name are not used.
 func (a *assoc) adopt(h *wire.Hello) {
+	//= MR-ASC-009
 	a.peerID, a.peerInst, a.havePeer, a.txTag = h.NICID, h.Instance, true, h.Tag
 	a.hold = min(mono.Duration(h.MaxHold)<<4, 10*mono.Millisecond)
+	//= MR-ASC-051
 	a.pathLimit = min(max(int(h.PathLimit), 1), maxPaths)
 	var named [maxPlanes]bool
 	for i := 0; i < int(h.NumPlanes) && i < len(h.Planes); i++ {
@@ -205,8 +219,10 @@ func (a *assoc) adopt(h *wire.Hello) {
 		}
 		named[hp.Plane] = true
 		pl := &a.planes[hp.Plane]
+		//= MR-ASC-050 MR-ASC-053
 		pl.packetMax = min(a.e.cfg.Planes[hp.Plane].PacketMax, int(hp.MTU))
 		if hp.Grant > 0 {
+			//= MR-ASC-052
 			pl.grant = int(min(hp.Grant, 1<<30))
 		}
 	}
@@ -218,6 +234,7 @@ func (a *assoc) adopt(h *wire.Hello) {
 // named says whether the peer has this plane.
 func (pl *planeTx) named(is bool) {
 	switch {
+	//= MR-ASC-050
 	case !is && pl.state != planeAbsent:
 		pl.loseAll()
 		pl.state, pl.probeAt, pl.probeWant = planeAbsent, never, false
@@ -242,6 +259,7 @@ func (a *assoc) staleOf(*wire.Hello) bool {
 // makeCookie binds a HELLO to its sender without remembering it. The key is secret and lives as long as the engine.
 func (e *Engine) makeCookie(src netip.Addr, h *wire.Hello) (c [16]byte) {
 	b := src.As16()
+	//= MR-ASC-005
 	w := [...]uint64{be64(b[:8]), be64(b[8:]), h.NICID, h.Instance, uint64(h.Tag)}
 	lo, hi := sipHash(e.cookie, 0, w[:]), sipHash(e.cookie, 1, w[:])
 	for i := range 8 {
@@ -298,6 +316,7 @@ func (e *Engine) onStale(p *pkt.Packet, payload []byte) {
 	}
 	tag := uint32(payload[0])<<24 | uint32(payload[1])<<16 | uint32(payload[2])<<8 | uint32(payload[3])
 	a := e.byAddr[addrPair{p.Dst, p.Src}]
+	//= MR-ASC-042
 	if a == nil || a.txTag != tag || a.state != assocUp || a.loopback {
 		return
 	}
@@ -309,6 +328,7 @@ func (e *Engine) onStale(p *pkt.Packet, payload []byte) {
 
 // reopen sends HELLOs while the association stays up: only the cookie round trip may end it.
 func (a *assoc) reopen() {
+	//= MR-ASC-043
 	if a.state != assocUp { // under way
 		return
 	}

@@ -20,6 +20,7 @@ func (a *assoc) gapRule(p *txPath) {
 	hi := p.known.hi
 	for seq := p.una; serial.U32(seq + p.tol).LessEq(serial.U32(hi)); seq++ {
 		i, r := e.find(p, seq)
+		//= MR-PATH-012 MR-REL-040
 		if r == nil || r.state != recOut || serial.U32(seq).Less(serial.U32(p.genStart)) {
 			continue
 		}
@@ -49,6 +50,7 @@ func (a *assoc) timeRule() {
 			if r.sent >= a.rackT {
 				break
 			}
+			//= MR-REL-041
 			d := a.spread(r.path, pl.noise/8) + a.hold
 			if r.sent.Add(d) > e.now {
 				break
@@ -65,6 +67,7 @@ func (a *assoc) timeRule() {
 // probeTime is when a packet without any answer goes again: srtt + spread + the peer's longest ack hold.
 func (pl *planeTx) probeTime(p *txPath) mono.Duration {
 	a := pl.a
+	//= MR-REL-042 MR-REL-044
 	return (a.spread(p, pl.noise/4) + a.hold) << min(max(pl.timeouts-3, 0), 6)
 }
 
@@ -107,6 +110,7 @@ func (pl *planeTx) timeout(d mono.Duration) {
 	for n := pl.head; n != 0; {
 		r := &e.recs[n]
 		next := r.next
+		//= MR-REL-042
 		if r.sent.Add(d) > e.now {
 			return
 		}
@@ -136,6 +140,7 @@ func (a *assoc) silentPlanes() {
 	now := a.e.now
 	for i := range a.planes {
 		pl := &a.planes[i]
+		//= MR-PATH-030
 		if pl.state != planeActive || pl.asked < silentPackets {
 			continue
 		}
@@ -161,6 +166,7 @@ func (a *assoc) planeFailed(pl *planeTx, _ string) {
 	pl.state, pl.failedAt, pl.probeAt = planeProbing, e.now, never
 	pl.failures++
 	e.C.PlaneFailures++
+	//= MR-PATH-031
 	pl.loseAll()
 	pl.cur, pl.curLeft, pl.askedAt, pl.asked = nil, 0, 0, 0
 	e.host.Event(transport.Event{Kind: transport.EventPlaneDown, Peer: a.name, Plane: pl.idx})
@@ -187,6 +193,7 @@ func (a *assoc) startProbing(pl *planeTx) {
 	if pl.probeAt == never { // else it is under way: what was answered counts
 		pl.probeOut, pl.probeSeen = 0, 0
 	}
+	//= MR-PATH-032
 	pl.probeAt, pl.probeGap = a.e.now, probeFirst
 	a.reschedule()
 }
@@ -203,6 +210,7 @@ func (pl *planeTx) probeTimer() {
 	pl.probeID++
 	pl.probeOut, pl.probeSeen, pl.probeWant = pl.probeOut<<1, pl.probeSeen<<1, true
 	pl.probeAt = e.now.Add(pl.probeGap + pl.noise)
+	//= MR-PATH-032
 	pl.probeGap = min(2*pl.probeGap, probeMax)
 }
 
@@ -211,6 +219,7 @@ func (pl *planeTx) probeTimer() {
 func (pl *planeTx) onProbeAck(id uint32) {
 	e := pl.a.e
 	d := pl.probeID - id
+	//= MR-PATH-052
 	if d >= 64 || pl.probeOut>>d&1 == 0 { // not asked, or answered already
 		return
 	}
@@ -221,12 +230,14 @@ func (pl *planeTx) onProbeAck(id uint32) {
 	if pl.state != planeProbing || !pl.linkUp() {
 		return
 	}
+	//= MR-PATH-034
 	if pl.probeSeen&(pl.probeSeen>>1) == 0 {
 		pl.probeAt, pl.probeGap = e.now, probeFirst
 		pl.a.reschedule()
 		return
 	}
 	pl.state, pl.probeAt, pl.timeouts = planeActive, never, 0
+	//= MR-PATH-034
 	pl.win.Reset(8 * maxPayload)
 	e.C.PlaneReturns++
 	e.host.Event(transport.Event{Kind: transport.EventPlaneUp, Peer: pl.a.name, Plane: pl.idx})
@@ -250,12 +261,15 @@ func (a *assoc) sendProbes(b *pkt.Batch) {
 		pl.probeOut |= 1
 		out := b.Next()
 		p := pl.path(e.rnd.IntN(a.pathLimit))
+		//= MR-PATH-051
 		h := wire.Header{Op: wire.OpProbe, PKey: 0xFFFF, Tag: a.txTag, Path: p.id, Version: wire.Version, TS: e.stamp()}
 		hdrLen := h.Size()
+		//= MR-PATH-033
 		n := (min(pl.packetMax, len(out.Buf)-pkt.Headroom) - hdrLen - wire.ICRCLen) &^ 3
 		pr := wire.Probe{Kind: wire.ProbePath, Plane: uint8(pl.idx), ID: pl.probeID}
 		wire.PutProbe(out.Buf[pkt.Headroom+hdrLen:], &pr, n)
 		sealPacket(out, &h, hdrLen, n)
+		//= MR-WIRE-002
 		out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(pl.idx), a.local, a.remote, p.srcPort, pkt.ECT0
 		e.C.ProbesSent++
 		a.reschedule() // for the next one

@@ -118,6 +118,7 @@ func (q *QP) ToRTR(now mono.Time, r RTRAttr) bool {
 	q.a, q.remoteQPN, q.mtu, q.tos = a, r.RemoteQPN, min(r.PathMTU, maxPayload), r.TrafficClass&^3
 	s := &q.rsp
 	s.start(firstPSN(r.RQPSN), r.MaxDestRdAtomic, r.MinRNRTimer)
+	//= MR-MSG-095
 	q.minTS, q.bornAt = a.peerTS, e.lastCall
 	q.haveMinTS = a.havePeTS && e.lastCall.Sub(a.peerAt) <= clockTrust
 	q.state = StateRTR
@@ -138,6 +139,7 @@ func (q *QP) before(ts uint32) bool {
 }
 
 // firstPSN is the 64-bit number that a first PSN of the wire stands for: not so low that a distance could go below 0.
+// = MR-REL-053
 func firstPSN(psn uint32) uint64 { return 1<<32 + uint64(psn&serial.PSNMask) }
 
 // ToRTS lets the QP send.
@@ -201,6 +203,7 @@ func (q *QP) Destroy(now mono.Time) {
 func (q *QP) release() {
 	s := &q.rsp
 	for n := s.bound.hi; n > s.bound.lo; n-- {
+		//= MR-MSG-055
 		if r := *s.bound.at(n - 1); r != nil && q.srq {
 			q.e.host.ReturnRecv(q.owner, r)
 		}
@@ -216,6 +219,7 @@ func (q *QP) release() {
 // clear is the state of a QP in RESET. Its transmissions in flight become nobody's.
 func (q *QP) clear() {
 	sq := q.req.sq
+	//= MR-MSG-096 MR-REL-033
 	q.inc++
 	q.state, q.a, q.talked, q.haveMinTS = StateReset, nil, false, false
 	q.req = requester{sq: sq, ps: ring[pst]{s: q.req.ps.s}, seen: ring[bool]{s: q.req.seen.s}, stop: never64}
@@ -255,6 +259,7 @@ func (q *QP) flushRecvs() {
 	s := &q.rsp
 	info := transport.RecvInfo{Status: transport.WRFlushErr}
 	for ; s.bound.lo < s.bound.hi; s.bound.lo++ {
+		//= MR-MSG-055
 		if p := s.bound.at(s.bound.lo); *p != nil {
 			q.e.host.RecvDone(q.owner, *p, info)
 			*p = nil
@@ -286,7 +291,9 @@ func (q *QP) RecvPosted(now mono.Time, n uint32) {
 		q.flushRecvs()
 		return
 	}
+	//= MR-MSG-060
 	q.rsp.posted += uint64(n)
+	//= MR-REL-027 MR-MSG-060
 	if q.a != nil && q.state >= StateRTR && q.state != StateErr && !q.srq {
 		q.a.rx.noteLimit(q)
 	}

@@ -95,6 +95,7 @@ func (o *rx) inWork(q *QP, n uint64) bool {
 // receive handles one packet.
 func (e *Engine) receive(p *pkt.Packet) {
 	var h wire.Header
+	//= MR-WIRE-062 MR-GEN-002
 	payload, d := wire.Decode(p.Data, &h)
 	if d != 0 {
 		e.C.Drop[d]++
@@ -116,12 +117,14 @@ func (e *Engine) receive(p *pkt.Packet) {
 		return
 	default: // needs an association
 	}
+	//= MR-ASC-032 MR-WIRE-003
 	a := e.byTag[h.Tag]
 	if a == nil {
 		e.C.DropTag++
 		e.sendStale(p, &h)
 		return
 	}
+	//= MR-ASC-032
 	if a.remote != p.Src || a.local != p.Dst {
 		e.C.DropAddr++
 		return
@@ -155,7 +158,9 @@ func (e *Engine) onData(a *assoc, p *pkt.Packet, h *wire.Header, payload []byte)
 		return
 	}
 	a.rx.arrived(p, rp, h, len(p.Data))
+	//= MR-REL-010
 	dup, old := rp.seen.place(h.Seq)
+	//= MR-REL-014 MR-REL-015
 	if age := stampSpan(h.TS, a.peerTS); old || age > ageLimit {
 		if old {
 			e.C.DropOld++
@@ -164,6 +169,7 @@ func (e *Engine) onData(a *assoc, p *pkt.Packet, h *wire.Header, payload []byte)
 		}
 		return
 	}
+	//= MR-REL-010 MR-REL-013
 	if dup { // the network made a copy, or the acknowledgement was lost: say again what we know
 		e.C.DropDup++
 		a.rx.dirtyPath(rp)
@@ -179,6 +185,7 @@ func (e *Engine) onData(a *assoc, p *pkt.Packet, h *wire.Header, payload []byte)
 
 // notePeerClock remembers the newest time stamp of the peer. Stamps wrap: after a silence, what comes next is the
 // newest, whatever it looks like. The silence is measured by the caller's clock, as ours may have stood still.
+// = MR-REL-015
 func (a *assoc) notePeerClock(ts uint32) {
 	if !a.havePeTS || serial.U32(a.peerTS).Less(serial.U32(ts)) || a.e.lastCall.Sub(a.peerAt) > clockTrust {
 		a.peerTS, a.havePeTS, a.peerAt = ts, true, a.e.lastCall
@@ -201,12 +208,14 @@ func (e *Engine) onProbe(a *assoc, p *pkt.Packet, payload []byte) {
 		e.C.CtlOverflow++
 		return
 	}
+	//= MR-PATH-050 MR-WIRE-091
 	c.fill(a, int(p.Plane), wire.OpProbeAck, wire.PutProbe(c.buf[:], &pr, wire.ProbeLen))
 }
 
 // answerQP fills in what became of a READ or atomic.
 func (e *Engine) answerQP(a *assoc, pr *wire.Probe) {
 	q := e.qps[pr.QPN]
+	//= MR-MSG-077
 	pr.Answer = wire.AnswerUnknown
 	if q == nil || q.a != a || q.state < StateRTR {
 		return
@@ -215,6 +224,7 @@ func (e *Engine) answerQP(a *assoc, pr *wire.Probe) {
 	psn := serial.PSN(pr.PSN & serial.PSNMask).Expand(s.exp)
 	n := serial.Expand32(pr.ReadNo, s.nrd)
 	switch {
+	//= MR-MSG-077 MR-MSG-083
 	case s.fatal != 0 && psn >= s.fatalPSN:
 		pr.Answer, pr.Code, pr.PSN = wire.AnswerFailed, s.fatal, uint32(serial.Trunc(s.fatalPSN))
 	case q.state == StateErr && s.fatal == 0:
@@ -243,6 +253,7 @@ func (e *Engine) onProbeAck(a *assoc, p *pkt.Packet, payload []byte) {
 		}
 		return
 	}
+	//= MR-PATH-052
 	if int(pr.Plane) < len(a.planes) && pr.Plane == p.Plane {
 		a.planes[pr.Plane].onProbeAck(pr.ID)
 	}
@@ -250,6 +261,7 @@ func (e *Engine) onProbeAck(a *assoc, p *pkt.Packet, payload []byte) {
 
 // sendStale tells a sender that we do not know its tag; rate-limited, never longer than what it answers.
 func (e *Engine) sendStale(p *pkt.Packet, h *wire.Header) {
+	//= MR-ASC-040 MR-ASC-041
 	if e.now < e.ctl.staleAt || len(p.Data) < wire.MinPacket+8 {
 		return
 	}

@@ -46,6 +46,7 @@ func (e *Engine) newRec(p *txPath, q *QP, kind txKind, psn uint64, size int) *tx
 	i := e.recFree
 	r := &e.recs[i]
 	e.recFree = r.next
+	//= MR-REL-004
 	slot := &p.ring[p.next%pathRing]
 	if old := *slot; old != 0 {
 		e.freeRec(old) // a lost one that nobody acknowledged in time
@@ -60,10 +61,12 @@ func (e *Engine) newRec(p *txPath, q *QP, kind txKind, psn uint64, size int) *tx
 		e.recs[pl.tail].next = i
 	}
 	pl.tail = i
+	//= MR-REL-005
 	pl.inflight += size
 	if pl.asked++; pl.askedAt == 0 {
 		pl.askedAt = e.now
 	}
+	//= MR-REL-001 MR-REL-002
 	p.next++
 	p.sent++
 	pl.sent++
@@ -85,6 +88,7 @@ func (e *Engine) endFlight(i int32) {
 		e.recs[r.next].prev = r.prev
 	}
 	r.prev, r.next = 0, 0
+	//= MR-REL-005
 	pl.inflight -= int(r.size)
 	if pl.inflight < 0 {
 		panic("metaroce: window below zero")
@@ -174,6 +178,7 @@ func (e *Engine) lose(i int32) {
 	p.pl.lost++
 	p.pl.a.lastLoss = e.now
 	p.pl.win.OnLoss(e.now, size)
+	//= MR-REL-045 MR-MSG-096
 	if r.q.inc == r.inc {
 		r.q.onLost(r.kind, r.psn)
 	}
@@ -185,6 +190,7 @@ func (e *Engine) ack(i int32) (size int, sent mono.Time, late bool) {
 	size, sent, late = int(r.size), r.sent, r.state == recLost
 	q, kind, psn, inc := r.q, r.kind, r.psn, r.inc
 	e.dropRec(i)
+	//= MR-REL-033 MR-MSG-096
 	if q.inc == inc {
 		q.onAcked(kind, psn, !late)
 	}

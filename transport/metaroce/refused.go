@@ -34,11 +34,14 @@ func (q *QP) onRefused(psn uint64, f *wire.RefusalBlock, sent mono.Time) {
 	switch f.Code {
 	case wire.RefuseRNR:
 		wait := rnrTime(f.Timer)
+		//= MR-MSG-063
 		q.park(psn, p, now.Add(wait))
 		// A try counts when it was this PSN's turn and it was sent after the last counted wait was over.
+		//= MR-MSG-065
 		if f.InOrder && psn != r.rnrHead {
 			r.rnrCnt = 0
 		}
+		//= MR-MSG-065
 		if f.InOrder && (sent >= r.rnrUntil || r.rnrCnt == 0) {
 			r.rnrCnt++
 			r.rnrHead = psn
@@ -47,6 +50,7 @@ func (q *QP) onRefused(psn uint64, f *wire.RefusalBlock, sent mono.Time) {
 			r.rnrPSN = psn
 		}
 		r.rnrUntil = max(r.rnrUntil, p.until)
+		//= MR-MSG-065 MR-MSG-066
 		if r.rnrRetry < 7 && r.rnrCnt > r.rnrRetry && psn == r.rnrHead && p.out == 0 {
 			q.kill(psn, transport.RnrRetryExcErr)
 		}
@@ -56,6 +60,7 @@ func (q *QP) onRefused(psn uint64, f *wire.RefusalBlock, sent mono.Time) {
 			wait = 100 * mono.Millisecond
 		}
 		q.park(psn, p, now.Add(wait))
+		//= MR-MSG-088
 		if psn == r.una {
 			if r.retries++; r.timeout > 0 && r.retries > r.retryCnt {
 				q.kill(psn, transport.RetryExcErr)
@@ -106,6 +111,7 @@ func (q *QP) onFailed(f *wire.RefusalBlock) {
 	if psn >= r.next {
 		return
 	}
+	//= MR-MSG-086
 	st := transport.RemOpErr
 	switch f.Code {
 	case wire.RefuseAccess:
@@ -117,6 +123,7 @@ func (q *QP) onFailed(f *wire.RefusalBlock) {
 	if psn < r.una && psn >= r.stop {
 		return
 	}
+	//= MR-MSG-085
 	if psn < r.una { // a READ or atomic that was accepted and could not be executed
 		for n := r.head; n < r.tail && r.wq(n).first <= psn; n++ {
 			if w := r.wq(n); w.last >= psn && w.Op.HasResponse() && !w.answered {
@@ -127,10 +134,12 @@ func (q *QP) onFailed(f *wire.RefusalBlock) {
 		}
 		return
 	}
+	//= MR-MSG-082
 	if psn < r.stop { // the lowest failure counts
 		r.stop = psn
 		r.wq(uint64(r.ps.at(psn).wqe)).failed = st
 	}
+	//= MR-MSG-081
 	for n := r.una; n < min(psn, r.stop); n++ {
 		r.ps.at(n).acked = true
 		r.una, r.ps.lo = n+1, n+1
@@ -142,6 +151,7 @@ func (q *QP) onFailed(f *wire.RefusalBlock) {
 func (q *QP) onLimit(l uint32) {
 	r := &q.req
 	v := serial.Expand32(l, r.sentSSN)
+	//= MR-REL-034
 	if !r.haveLimit || v > r.limit {
 		r.limit, r.haveLimit, r.blockedAt, r.limitWait = v, true, 0, 0
 		q.wake()
@@ -167,6 +177,7 @@ func (q *QP) retime() {
 		if d := r.blockedAt.Add(r.limitWait); r.blockedAt != 0 && d > q.e.now { // later it is among those that want to send
 			t = mono.Min(t, d)
 		}
+		//= MR-PATH-041
 		if q.unfinished() && r.timeout > 0 {
 			t = mono.Min(t, q.giveUpAt())
 			if d := r.probedAt.Add(r.timeout); q.waitsForResponse() {
@@ -180,6 +191,7 @@ func (q *QP) retime() {
 // giveUpAt is when a QP whose peer shows no sign of life ends.
 func (q *QP) giveUpAt() mono.Time {
 	r := &q.req
+	//= MR-PATH-040
 	t := max(q.a.lastHeard, r.since, r.rnrUntil) // while it waits by itself, nobody owes it an answer
 	if r.blockedAt != 0 {
 		t = max(t, r.blockedAt.Add(r.limitWait))
@@ -223,6 +235,7 @@ func (q *QP) onTimer() {
 		q.failRequester(transport.RetryExcErr)
 		return
 	}
+	//= MR-MSG-076
 	if r.timeout > 0 && q.waitsForResponse() && max(r.probedAt, r.since).Add(r.timeout) <= q.e.now {
 		q.askForResponse()
 	}
@@ -253,6 +266,7 @@ func (q *QP) onProbeAnswer(p *wire.Probe) {
 	case wire.AnswerFailed:
 		f := wire.RefusalBlock{PSN: serial.PSN(p.PSN & serial.PSNMask), Code: p.Code}
 		q.onFailed(&f)
+	//= MR-MSG-077
 	case wire.AnswerUnknown:
 		n := serial.Expand32(p.ReadNo, r.rdLow)
 		if n < r.rdLow || n >= r.rdLow+r.maxRd {

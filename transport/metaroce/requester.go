@@ -71,6 +71,7 @@ type requester struct {
 }
 
 func (r *requester) start(psn0 uint64, at RTSAttr) {
+	//= MR-REL-053
 	r.una, r.next, r.end = psn0, psn0, psn0
 	r.ps.init(psn0)
 	r.nssn, r.sentSSN = firstSSN, firstSSN
@@ -113,16 +114,19 @@ func (q *QP) Post(now mono.Time) {
 		}
 		return
 	}
+	//= MR-MSG-010
 	w.first, w.last = r.end, r.end
 	w.rdBefore = r.nrd
 	switch {
 	case w.Op.HasResponse():
+		//= MR-MSG-011
 		w.rdno = r.nrd
 		r.nrd++
 	case w.Length > 0:
 		w.last += uint64((int64(w.Length) - 1) / int64(q.mtu))
 	}
 	if w.Op.TakesRecv() {
+		//= MR-MSG-011
 		w.ssn = r.nssn
 		r.nssn++
 	}
@@ -153,9 +157,11 @@ func (q *QP) cut(w *wqe, i uint64) uint32 {
 	if at >= uint64(w.Length) {
 		return w.Length
 	}
+	//= MR-MSG-012
 	if rest := uint64(w.Length) - at; w.Op.IsWrite() && i > 0 && rest < tailMin {
 		return w.Length - tailMin
 	}
+	//= MR-WIRE-032
 	return uint32(at)
 }
 
@@ -187,6 +193,7 @@ func (q *QP) nextRequest() (uint64, bool) {
 	for r.rtx.len() > 0 {
 		psn := r.rtx.peek()
 		if psn >= r.una && psn < r.stop {
+			//= MR-REL-045 MR-REL-048
 			if p := r.ps.at(psn); !p.acked && p.out == 0 && !p.parked {
 				return psn, true
 			}
@@ -201,27 +208,34 @@ func (q *QP) nextRequest() (uint64, bool) {
 func (q *QP) mayNew() bool {
 	r := &q.req
 	now := q.e.now
+	//= MR-REL-050
 	if r.next >= r.end || r.next >= r.stop || r.next >= r.una+uint64(q.e.cfg.PSNWindow) {
 		return false
 	}
+	//= MR-MSG-064
 	if now < r.rnrUntil && r.next > r.rnrPSN {
 		return false
 	}
 	w := r.wq(r.cur)
 	if w.first == r.next { // what holds a whole request back is decided at its first packet
+		//= MR-MSG-017
 		if q.state == StateSQD {
 			return false
 		}
+		//= MR-MSG-013
 		if w.Flags&transport.FlagFence != 0 && r.rdLow < w.rdBefore {
 			return false
 		}
+		//= MR-MSG-016
 		if w.Op.HasResponse() && w.rdno >= r.rdLow+r.maxRd {
 			return false
 		}
 	}
+	//= MR-MSG-014
 	if r.atomics > 0 && w.Op.IsWrite() && q.overAtomic(w) {
 		return false
 	}
+	//= MR-MSG-061
 	if w.Op.TakesRecv() && r.haveLimit && w.ssn >= r.limit && (w.Op.IsSend() || r.next == w.last) {
 		return q.pastLimit()
 	}
@@ -250,6 +264,7 @@ func (q *QP) pastLimit() bool {
 	now := q.e.now
 	if r.blockedAt == 0 {
 		r.blockedAt = now
+		//= MR-MSG-062
 		r.limitWait = max(r.limitWait, q.a.srtt, rnrTime(q.rsp.minRNR))
 		q.retime()
 		return false
@@ -273,6 +288,7 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 	} else {
 		r.rtx.pop()
 		r.ps.at(psn).queued = false
+		//= MR-REL-048
 		j.hdr.Flags |= wire.FlagRetransmit
 		q.e.C.Retransmits++
 	}
@@ -281,15 +297,19 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 	w := r.wq(uint64(p.wqe))
 	h := &j.hdr
 	h.PSN = serial.Trunc(psn)
+	//= MR-MSG-015
 	if r.atomics > 0 && r.rdLow < w.rdBefore {
 		h.Flags |= wire.FlagAtomicPending
 	}
 	tail := psn == w.last
 	if tail {
+		//= MR-WIRE-031
 		h.Flags |= wire.FlagTail
+		//= MR-WIRE-012
 		h.SE = w.Flags&transport.FlagSolicited != 0 && w.Op.TakesRecv()
 		h.BTHAckReq = true
 	}
+	//= MR-REL-049
 	if !fresh || !q.mayNew() { // the last one for now: nothing follows that would bring an acknowledgement
 		h.Flags |= wire.FlagAckReq
 	}
@@ -308,6 +328,7 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 	i := psn - w.first
 	off := q.cut(w, i)
 	n := int(q.cut(w, i+1) - off)
+	//= MR-WIRE-040 MR-WIRE-041 MR-REL-047
 	h.VA, h.RKey, h.Len, h.Off, h.SSN = w.RemoteAddr+uint64(off), w.RKey, w.Length-off, off, uint32(w.ssn)
 	h.Imm, h.Inv = w.Imm, w.Imm
 	h.Op = dataOpcode(w.Op, tail)
@@ -320,6 +341,7 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 
 func dataOpcode(o transport.Op, tail bool) wire.Opcode {
 	switch {
+	//= MR-WIRE-030 MR-WIRE-034
 	case o == transport.OpWriteImm && tail:
 		return wire.OpWriteImm
 	case o.IsWrite():
@@ -347,6 +369,7 @@ func (q *QP) takeNext() {
 	if w.Op.TakesRecv() {
 		r.sentSSN = max(r.sentSSN, w.ssn+1)
 		if r.blockedAt != 0 { // it went past the limit: the next one waits longer
+			//= MR-MSG-062
 			r.blockedAt, r.limitWait = q.e.now, min(2*r.limitWait, 100*mono.Millisecond)
 		}
 	}
@@ -412,6 +435,7 @@ func (q *QP) onLost(kind txKind, n uint64) {
 }
 
 func (q *QP) requeue(n uint64, p *pst) {
+	//= MR-REL-045 MR-PATH-042
 	if p.acked || p.out > 0 || p.parked || p.queued {
 		return
 	}
@@ -425,10 +449,12 @@ func (q *QP) complete() {
 	r := &q.req
 	for r.head < r.tail && q.state != StateErr {
 		w := r.wq(r.head)
+		//= MR-MSG-003
 		if w.failed != transport.OK && r.una >= w.first {
 			q.failRequester(w.failed)
 			return
 		}
+		//= MR-MSG-001 MR-MSG-002
 		if r.una <= w.last || w.Op.HasResponse() && !w.answered {
 			return
 		}
@@ -457,6 +483,7 @@ func (q *QP) failRequester(s transport.Status) {
 func (q *QP) flushSends() {
 	r := &q.req
 	for ; r.head < r.tail; r.head++ {
+		//= MR-MSG-003 MR-MSG-086
 		q.e.host.SendDone(q.owner, &r.wq(r.head).SendWR, transport.WRFlushErr)
 	}
 	r.rtx.clear()

@@ -107,11 +107,13 @@ func (s *responder) free(e *Engine) {
 // onRequest handles one request packet: checks, binding, and the memory operation that places it.
 func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet) {
 	q := e.qps[h.DestQP]
+	//= MR-MSG-087 MR-ASC-073
 	if q == nil || q.a != a || q.state < StateRTR {
 		e.C.RefusedNoQP++
 		a.refuse(rp, h, p, wire.RefusalBlock{PSN: h.PSN, Code: wire.RefuseNoQP})
 		return
 	}
+	//= MR-MSG-095
 	if q.before(h.TS) {
 		e.C.DropStaleQP++
 		return
@@ -123,10 +125,12 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 		return
 	}
 	switch {
+	//= MR-MSG-045 MR-REL-052
 	case psn < s.exp:
 		e.C.DupPSN++
 		a.accept(rp, h, p)
 		return
+	//= MR-REL-016 MR-REL-051
 	case psn >= s.exp+uint64(e.cfg.PSNWindow):
 		e.C.DropAhead++
 		return
@@ -134,6 +138,7 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 	if psn < s.slots.hi {
 		switch s.slots.at(psn).st {
 		case slotEmpty:
+		//= MR-MSG-042 MR-MSG-043
 		case slotBusy, slotBad: // its original is in work, or will fail when its turn comes: no answer before
 			e.C.DropBusy++
 			return
@@ -156,14 +161,17 @@ func (q *QP) answerFailed(a *assoc, rp *rxPath, h *wire.Header, p *pkt.Packet) {
 	s := &q.rsp
 	if s.fatal == 0 {
 		q.e.C.RefusedNoQP++
+		//= MR-MSG-087
 		a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseNoQP})
 		return
 	}
+	//= MR-MSG-083
 	a.refuse(rp, h, p, q.fatalBlock()) // cumulative: right for PSNs before the failed one, too
 }
 
 func (q *QP) fatalBlock() wire.RefusalBlock {
 	q.e.C.RefusedFatal++
+	//= MR-MSG-081
 	return wire.RefusalBlock{QPN: q.remoteQPN, PSN: serial.Trunc(q.rsp.fatalPSN), Code: q.rsp.fatal, InOrder: true}
 }
 
@@ -178,6 +186,7 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 		x.ssn = serial.Expand32(h.SSN, s.bound.lo)
 		if x.ssn < s.bound.lo || x.ssn >= s.bound.lo+uint64(e.cfg.PSNWindow) {
 			x.code = wire.RefuseInvalid
+			//= MR-MSG-044 MR-MSG-052 MR-MSG-067
 		} else if recv = q.bind(x.ssn); recv == nil {
 			e.C.RefusedRNR++
 			a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseRNR, Timer: s.minRNR, InOrder: s.inOrder(psn)})
@@ -186,9 +195,11 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 	}
 	inTurn := psn == s.arr
 	write := h.Op == wire.OpWrite || h.Op == wire.OpWriteImm
+	//= MR-MSG-022
 	relaxed := write && n > 0 && h.Flags&wire.FlagAtomicPending == 0 && x.tail && !inTurn && e.host.RelaxedKey(q.owner, h.RKey)
 	hold := write && x.tail && !inTurn && !relaxed
 	if hold && n > 0 && x.code == 0 {
+		//= MR-MSG-027 MR-MSG-028
 		if x.buf = e.held.get(); x.buf == 0 {
 			e.C.HeldFull++
 			e.C.RefusedLater++
@@ -225,6 +236,7 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 
 // inOrder reports whether a PSN is the lowest that has not arrived.
 func (s *responder) inOrder(psn uint64) bool {
+	//= MR-MSG-067
 	for n := s.exp; n < psn; n++ {
 		if n >= s.slots.hi || s.slots.at(n).st == slotEmpty {
 			return false
@@ -248,7 +260,9 @@ func (q *QP) takeWrite(x *slot, h *wire.Header, payload []byte, j *job, hold, re
 		x.code = wire.RefuseInvalid
 		return
 	}
+	//= MR-MSG-026
 	x.write = !relaxed
+	//= MR-MSG-020 MR-MSG-021 MR-MSG-022
 	if !hold && len(payload) > 0 {
 		q.place(j, x, j.psn, payload, chain, !relaxed)
 	}
@@ -261,6 +275,7 @@ func (q *QP) takeSend(x *slot, recv *transport.RecvWR, payload []byte, j *job, i
 	switch {
 	case recv.Fail != transport.OK:
 		x.code, x.status = wire.RefuseOp, recv.Fail
+	//= MR-MSG-053
 	case uint64(x.off)+uint64(x.n) > uint64(recv.Length):
 		x.code, x.status = wire.RefuseInvalid, transport.LocLenErr
 	case x.n == 0:
@@ -268,6 +283,7 @@ func (q *QP) takeSend(x *slot, recv *transport.RecvWR, payload []byte, j *job, i
 		x.inline = payload
 	default:
 		op := q.e.out.op(j)
+		//= MR-MSG-050
 		*op = transport.MemOp{Kind: transport.MemScatter, QP: q.owner, Recv: recv, Off: x.off, Buf: payload, Chain: chain}
 	}
 }
@@ -282,6 +298,7 @@ func (q *QP) takeRead(x *slot, h *wire.Header) {
 	if h.Op != wire.OpRead {
 		x.n = 8
 	}
+	//= MR-MSG-034
 	if s.waiting+s.nreads >= s.maxRd || h.Op == wire.OpRead && h.Len > 1<<31 {
 		x.code = wire.RefuseInvalid
 		return
@@ -292,6 +309,7 @@ func (q *QP) takeRead(x *slot, h *wire.Header) {
 // bind gives receives to every unbound earlier send number first, then to ssn.
 func (q *QP) bind(ssn uint64) *transport.RecvWR {
 	s := &q.rsp
+	//= MR-MSG-051 MR-MSG-052
 	for s.nbind <= ssn {
 		r := q.e.host.TakeRecv(q.owner)
 		if r == nil {
@@ -318,6 +336,7 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 			cut, skip := end, lo
 			for n := psn + 1; n < s.top; n++ {
 				y := s.slots.at(n)
+				//= MR-MSG-025
 				if !y.write || y.st != slotPlaced && y.st != slotBusy || y.buf != 0 {
 					continue
 				}
@@ -355,6 +374,7 @@ func waitsForTurn(o wire.Opcode) bool {
 
 // codeOf is the refusal that a memory error of the requester's making becomes.
 func codeOf(err transport.MemErr) wire.RefusalCode {
+	//= MR-WIRE-043
 	if err == transport.MemInvalid {
 		return wire.RefuseInvalid
 	}

@@ -60,6 +60,7 @@ func (q *QP) nextResponse() (uint64, bool) {
 	if s.respNext < s.resps.hi {
 		return s.respNext, true
 	}
+	//= MR-REL-050
 	if s.nreads == 0 || s.resps.hi-s.resps.lo >= uint64(q.e.cfg.PSNWindow-rdMax) {
 		return 0, false
 	}
@@ -126,12 +127,14 @@ func (q *QP) fillResponse(j *txJob, op *transport.MemOp) {
 	if p.sent && s.rrtx.len() > 0 && s.rrtx.peek() == n {
 		s.rrtx.pop()
 		p.queued = false
+		//= MR-REL-048
 		h.Flags |= wire.FlagRetransmit
 		q.e.C.Retransmits++
 	} else {
 		s.respNext = n + 1
 	}
 	p.out++
+	//= MR-MSG-070
 	h.PSN, h.ReadNo, h.ReadOff = serial.Trunc(n), uint32(p.n), p.off
 	if p.last {
 		h.Flags |= wire.FlagTail
@@ -147,6 +150,7 @@ func (q *QP) fillResponse(j *txJob, op *transport.MemOp) {
 	h.Op = wire.OpReadResp
 	j.n = int(p.length)
 	j.resp = p.buf
+	//= MR-MSG-071
 	if !p.sent && p.length > 0 {
 		j.op = opWanted
 		op.Kind, op.Addr, op.RKey, op.Buf = transport.MemRead, p.addr, p.rkey, q.e.resp.bytes(p.buf)[:p.length]
@@ -160,6 +164,7 @@ func (q *QP) makeResponse() {
 	r := s.oldestRead()
 	n := s.resps.hi
 	s.resps.extend(n)
+	//= MR-WIRE-032 MR-MSG-032
 	l := min(r.length-r.off, uint32(q.mtu))
 	*s.resps.at(n) = respPkt{n: r.n, psn: r.psn, addr: r.addr + uint64(r.off), off: r.off, length: l, rkey: r.rkey,
 		last: r.off+l == r.length}
@@ -220,6 +225,7 @@ func (q *QP) responseMemoryGone(n uint64, err transport.MemErr) {
 	psn := p.psn
 	s.nreads = 0
 	s.dropResponses(q.e, n) // neither this packet nor a later one will ever go
+	//= MR-MSG-085
 	q.enterFatal(psn, codeOf(err), transport.RemAccessErr)
 	q.a.refuseLater(q)
 }
@@ -227,6 +233,7 @@ func (q *QP) responseMemoryGone(n uint64, err transport.MemErr) {
 // onResponse handles a READ or atomic response at the requester.
 func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet) {
 	q := e.qps[h.DestQP]
+	//= MR-MSG-074
 	if q == nil || q.a != a || q.state != StateRTS && q.state != StateSQD {
 		e.C.DropResponse++
 		a.accept(rp, h, p) // nobody wants it any more: the responder need not keep it
@@ -239,10 +246,12 @@ func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte
 	}
 	r := &q.req
 	n := h.PSN.Expand(r.respExp)
+	//= MR-REL-051
 	if n >= r.respExp+uint64(e.cfg.PSNWindow) {
 		e.C.DropAhead++
 		return
 	}
+	//= MR-REL-052 MR-MSG-073
 	if n < r.respExp || n < r.seen.hi && *r.seen.at(n) {
 		e.C.DupPSN++
 		a.accept(rp, h, p)
@@ -254,6 +263,7 @@ func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte
 	}
 	rd := serial.Expand32(h.ReadNo, r.rdLow)
 	w := r.findRead(rd)
+	//= MR-REL-017
 	if w == nil { // a broken peer; without an answer it would look like a lossy network
 		e.C.DropResponse++
 		a.accept(rp, h, p)
@@ -268,6 +278,7 @@ func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte
 		}
 		payload = j.scratch[:]
 		j.n = 8
+	//= MR-MSG-075
 	case h.Op == wire.OpReadResp && w.Op == transport.OpRead && uint64(h.ReadOff)+uint64(len(payload)) <= uint64(w.Length):
 		j.n = len(payload)
 	default:
@@ -276,6 +287,7 @@ func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte
 	}
 	if len(payload) > 0 {
 		op := e.out.op(j)
+		//= MR-MSG-073
 		*op = transport.MemOp{Kind: transport.MemLand, QP: q.owner, WR: &w.SendWR, Off: h.ReadOff, Buf: payload}
 	}
 }

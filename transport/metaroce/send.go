@@ -79,12 +79,15 @@ func (a *assoc) transmitData(b *pkt.Batch) {
 		for q.left = 0; ; left-- {
 			kind, psn, ok := q.nextToSend()
 			if !ok {
+				//= MR-MSG-018
 				break // blocked or done: an event or its timer brings it back
 			}
+			//= MR-CC-020
 			if left == 0 || b.Full() || t.n == len(t.jobs) {
 				a.active.push(q)
 				break
 			}
+			//= MR-CC-001 MR-CC-003
 			p := a.choosePath(q, q.lostOn(kind, psn))
 			if p == nil && !a.carries(q) {
 				q.failRequester(transport.RetryExcErr)
@@ -145,6 +148,7 @@ func (a *assoc) choosePath(q *QP, lost int) *txPath {
 	}
 	for i := range looks {
 		pl := &a.planes[(a.rrPlane+i)%n]
+		//= MR-PATH-024
 		if !pl.room() || !pl.carries(q) || i < n && lost >= 0 && pl.idx == lost>>8 {
 			continue
 		}
@@ -164,6 +168,7 @@ func (a *assoc) choosePath(q *QP, lost int) *txPath {
 
 // carries reports whether the longest packet of the QP fits the plane.
 func (pl *planeTx) carries(q *QP) bool {
+	//= MR-ASC-050
 	return pl.state != planeAbsent && q.mtu+wire.MaxOverhead <= pl.packetMax
 }
 
@@ -178,13 +183,16 @@ func (a *assoc) carries(q *QP) bool {
 }
 
 // limit is the window in bytes: the controller's and the receiver's grant; one packet always goes.
+// = MR-CC-001 MR-CC-002 MR-CC-011
 func (pl *planeTx) limit() int { return max(min(pl.win.Window(), pl.grant), 1) }
 
+// = MR-CC-001 MR-PATH-031
 func (pl *planeTx) room() bool { return pl.state == planeActive && pl.inflight < pl.limit() }
 
 // pick chooses a path: the one of the running burst, else the head of the recycle queue, else a random one. The path
 // that a packet was lost on is the last choice.
 func (pl *planeTx) pick(lost int) *txPath {
+	//= MR-PATH-024 MR-PATH-025
 	ok := func(p *txPath) bool { return p.outstanding() < outstandingMax && int(p.id) != lost }
 	if pl.cur != nil && pl.curLeft > 0 && ok(pl.cur) {
 		pl.curLeft--
@@ -205,6 +213,7 @@ func (pl *planeTx) pick(lost int) *txPath {
 		}
 	}
 	for try := 0; p == nil && try < 4; try++ {
+		//= MR-ASC-051
 		if q := pl.path(e.rnd.IntN(limit)); ok(q) {
 			p = q
 		}
@@ -227,8 +236,10 @@ func (pl *planeTx) path(i int) *txPath {
 	e := pl.a.e
 	first := e.cfg.FirstSeq
 	if first == 0 {
+		//= MR-REL-002
 		first = e.rnd.Uint32()
 	}
+	//= MR-WIRE-020
 	p := &txPath{pl: pl, id: uint16(pl.idx<<8 | i), srcPort: 0xC000 | uint16(e.rnd.Uint32()&0x3FFF), next: first, una: first,
 		genStart: first, tol: gapTolerance}
 	pl.paths[i] = p
@@ -250,7 +261,9 @@ func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 	t.n++
 	*j = txJob{p: out, q: q, psn: psn, kind: kind, op: -1}
 	h := &j.hdr
+	//= MR-ASC-022 MR-ASC-031 MR-WIRE-022
 	h.PKey, h.DestQP, h.Tag, h.Path, h.Version, h.TS = 0xFFFF, q.remoteQPN, a.txTag, p.id, wire.Version, e.stamp()
+	//= MR-REL-001
 	h.Seq = p.next
 	op := &t.ops[t.nops]
 	*op = transport.MemOp{QP: q.owner}
@@ -270,6 +283,7 @@ func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 		j.op = int32(t.nops)
 		t.nops++
 	}
+	//= MR-WIRE-002 MR-WIRE-005
 	out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(p.pl.idx), a.local, a.remote, p.srcPort, q.tos|pkt.ECT0
 	e.newRec(p, q, kind, psn, j.hdrLen+j.n+wire.ICRCLen)
 	j.rec = p.pl.tail
@@ -294,6 +308,7 @@ func (e *Engine) finishTx(b *pkt.Batch) {
 			continue
 		}
 		if j.resp != 0 {
+			//= MR-MSG-071 MR-REL-047
 			copy(j.p.Buf[pkt.Headroom+j.hdrLen:], e.resp.bytes(j.resp)[:j.n])
 		}
 		sealPacket(j.p, &j.hdr, j.hdrLen, j.n)
