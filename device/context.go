@@ -84,6 +84,7 @@ type PD struct {
 type channel struct {
 	handle uint32
 	refs   int
+	fullAt mono.Time // when its socket was last found full
 }
 
 // table holds objects by handle: handle = index + 1, never 0. Freed handles are used again last.
@@ -278,20 +279,28 @@ func (c *Context) note() {
 	}
 }
 
+// How often events that did not fit are offered again, and to how many programs at a time: every offer is a system
+// call, and who does not read must not slow the others down.
+const (
+	retryEvery = mono.Millisecond
+	retryMany  = 64
+)
+
 // retryEvents offers again what did not fit.
 func (n *NIC) retryEvents() {
-	if len(n.notify) == 0 {
+	if len(n.notify) == 0 || n.now < n.retryAt {
 		return
 	}
-	keep := n.notify[:0]
-	for _, c := range n.notify {
+	n.retryAt = n.now.Add(retryEvery)
+	k := min(retryMany, len(n.notify))
+	for _, c := range n.notify[:k] {
 		if c.retry() {
-			keep = append(keep, c)
+			n.notify = append(n.notify, c)
 		} else {
 			c.noted = false
 		}
 	}
-	n.notify = keep
+	n.notify = append(n.notify[:0], n.notify[k:]...)
 }
 
 // retry reports whether something is left.
@@ -299,16 +308,24 @@ func (c *Context) retry() bool {
 	if c.Dead {
 		return false
 	}
-	for len(c.async) > 0 && c.out.AsyncEvent(c.async[0].e) {
-		if c.async[0].count != nil {
-			*c.async[0].count++
+	k := 0
+	for ; k < len(c.async) && c.out.AsyncEvent(c.async[k].e); k++ {
+		if c.async[k].count != nil {
+			*c.async[k].count++
 		}
-		c.async = append(c.async[:0], c.async[1:]...)
 	}
-	for len(c.waiting) > 0 && c.waiting[0].sendEvent() {
-		c.waiting[0].waiting = false
-		c.waiting = append(c.waiting[:0], c.waiting[1:]...)
+	c.async = append(c.async[:0], c.async[k:]...)
+	keep := c.waiting[:0]
+	for _, q := range c.waiting { // a channel that is full does not hold up the others
+		ch := c.channels.get(q.channel)
+		if ch.fullAt != c.nic.now && q.sendEvent() {
+			q.waiting = false
+			continue
+		}
+		ch.fullAt = c.nic.now
+		keep = append(keep, q)
 	}
+	c.waiting = keep
 	return len(c.async)+len(c.waiting) > 0
 }
 

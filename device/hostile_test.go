@@ -6,6 +6,7 @@ import (
 
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/device/hostq"
+	"github.com/metaroce/metaroce/device/hostq/hostqtest"
 )
 
 // sized is a QP with queues of n entries, and room for one piece of memory in each.
@@ -93,4 +94,80 @@ func TestBigProgramEnds(t *testing.T) {
 		t.Errorf("left over: %+v", p.nic.C.Live)
 	}
 	w.step(3)
+}
+
+// TestUnreadEvents: a program that does not read its events costs the others next to nothing, and is given them all
+// when it does.
+func TestUnreadEvents(t *testing.T) {
+	w := newWorld(t, true)
+	ev := &deaf{deaf: true}
+	p := newProgWith(t, w.nics[0], ev)
+	for range 10 {
+		p.nic.SetPlane(w.now, 0, false)
+		p.nic.SetPlane(w.now, 0, true)
+	}
+	ev.offers = 0
+	w.step(1000) // 10 ms
+	if ev.offers == 0 || ev.offers > 20 {
+		t.Errorf("offered %d times in 10 ms", ev.offers)
+	}
+	ev.deaf, ev.offers = false, 0
+	w.step(200)
+	if ev.offers != 20 {
+		t.Errorf("%d events came, want 20", ev.offers)
+	}
+}
+
+// deaf is a program whose sockets are full: all of them, or one channel's.
+type deaf struct {
+	deaf   bool
+	full   uint32
+	offers int
+	comp   []uint64
+}
+
+func (d *deaf) CompEvent(channel uint32, e hostq.CompEvent) bool {
+	d.offers++
+	if d.deaf || channel == d.full {
+		return false
+	}
+	d.comp = append(d.comp, e.Cookie)
+	return true
+}
+
+func (d *deaf) AsyncEvent(hostq.AsyncEvent) bool {
+	d.offers++
+	return !d.deaf
+}
+
+// TestFullChannel: a channel that nobody reads does not hold up the program's other channels.
+func TestFullChannel(t *testing.T) {
+	w := newWorld(t, true)
+	ev := &deaf{deaf: true}
+	p := newProgWith(t, w.nics[0], ev)
+	var queues []*hostqtest.Queue
+	for cookie := range uint64(2) {
+		ch := must(p.ctx.CreateChannel())(t)
+		cq := p.NewQueue(16, 128, 0)
+		queues = append(queues, cq)
+		h := must(p.ctx.CreateCQ(&hostq.CreateCQ{Entries: 16, Ring: cq.Off, Channel: ch, Cookie: cookie}))(t)
+		if cookie == 0 {
+			ev.full = ch
+		}
+		q := p.qpOn(h)
+		p.modify(q, device.Init, toInit)
+		cq.Arm(hostq.ArmNext)
+		q.RQ.PutRecv(1)
+		q.RQ.Ring()
+		p.modify(q, device.Err, 1)
+		w.step(1)
+	}
+	if _, ok := queues[1].Poll(); !ok || len(ev.comp) != 0 {
+		t.Fatalf("events %v", ev.comp)
+	}
+	ev.deaf = false
+	w.step(200)
+	if len(ev.comp) != 1 || ev.comp[0] != 1 {
+		t.Errorf("events %v", ev.comp)
+	}
 }

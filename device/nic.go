@@ -32,6 +32,7 @@ type NIC struct {
 	run      queueRing // queues whose doorbell was rung and that may have more
 	later    []*QP     // QPs that went to the error state within an engine call
 	notify   []*Context
+	retryAt  mono.Time // when events that did not fit are offered again
 
 	C       Counters
 	onEvent func(transport.Event)
@@ -134,7 +135,7 @@ func (n *NIC) nextWake() mono.Time {
 		next = n.now
 	}
 	if len(n.notify) > 0 {
-		next = mono.Min(next, n.now.Add(mono.Millisecond))
+		next = mono.Min(next, max(n.now, n.retryAt))
 	}
 	return mono.Min(next, n.linkCheck)
 }

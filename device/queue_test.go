@@ -88,7 +88,7 @@ func TestEvents(t *testing.T) {
 	send(0)
 	want("socket full", 2)
 	b.ev.full = false
-	w.step(2)
+	w.step(200)
 	want("socket has room", 3)
 	b.CQ.Arm(hostq.ArmSolicited)
 	m := attr(qb.Handle(), device.Err, a.nic.Addrs()[0], 0)
