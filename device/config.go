@@ -48,6 +48,12 @@ const (
 	maxMsgSize = 1 << 31
 	maxChannel = 4096 // of a context: each is a descriptor
 
+	// What programs may make the daemon hold for their send queues: a queue longer than sqHeld waits in the program's
+	// own memory, and the sum is bounded.
+	sqHeld      = 4096
+	sqEntry     = 160 // bytes of a request in the engine, without its list
+	sqBytesMost = 1 << 30
+
 	pageSizeCap    = 0xfffffffffffff000
 	compVectors    = 4
 	pkeyDefault    = 0xffff
@@ -115,6 +121,7 @@ func (c *Config) packetMax() int {
 func (c *Config) activeMTU() int {
 	e := 1
 	for i, m := range mtus {
+		//= MR-MSG-019
 		if m <= c.packetMax()-overhead {
 			e = i + 1
 		}

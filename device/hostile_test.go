@@ -1,12 +1,14 @@
 package device_test
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/device/hostq"
 	"github.com/metaroce/metaroce/device/hostq/hostqtest"
+	"github.com/metaroce/metaroce/transport"
 )
 
 // sized is a QP with queues of n entries, and room for one piece of memory in each.
@@ -170,4 +172,46 @@ func TestFullChannel(t *testing.T) {
 	if len(ev.comp) != 1 || ev.comp[0] != 1 {
 		t.Errorf("events %v", ev.comp)
 	}
+}
+
+// TestHugeQueues: QPs with the largest send queues on the same few pages cost the daemon a bounded amount, and a queue
+// that is longer than what the daemon holds of it still works.
+func TestHugeQueues(t *testing.T) {
+	w := newWorld(t, false)
+	p := newProg(t, w.nics[0])
+	sq, rq := p.NewQueue(16384, 64, 0), p.NewQueue(4, 64, 0)
+	before := heap()
+	made := 0
+	for i := range uint32(20) {
+		if _, err := p.ctx.CreateQP(&hostq.CreateQP{PD: p.pd, Type: 2, SendCQ: p.cq, RecvCQ: p.cq, SQEntries: 16384, SQStride: 64, RQEntries: 4,
+			RQStride: 64, MaxSendSGE: 32, MaxRecvSGE: 1, SQRing: sq.Off, RQRing: rq.Off, SQDoorbell: 2 * i, RQDoorbell: 2*i + 1}); err != nil {
+			break
+		}
+		made++
+	}
+	if per := (heap() - before) / uint64(made); per > 3<<20 {
+		t.Errorf("%d bytes a QP", per)
+	}
+	q := p.NewQueue(8192, 128, 2000)
+	qp := must(p.ctx.CreateQP(&hostq.CreateQP{PD: p.pd, Type: 2, SendCQ: p.cq, RecvCQ: p.cq, SQEntries: 8192, SQStride: 128, MaxSendSGE: 1,
+		SQRing: q.Off, SQDoorbell: q.Bell}))(t)
+	p.up(&qpair{QP: qp}, p.nic.Addrs()[0], qp.QPN())
+	for i := range uint64(8192) {
+		e := hostq.SQE{WRID: i, Opcode: hostq.WRWrite, RKey: p.mr.Key(), RemoteAddr: ramBase}
+		if i%64 == 63 {
+			e.Flags = hostq.SendSignaled
+		}
+		q.PutSend(e, nil, p.sge(0, 8))
+	}
+	q.Ring()
+	for i := uint64(63); i < 8192; i += 64 {
+		w.want(p, i, transport.OK)
+	}
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

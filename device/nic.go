@@ -31,6 +31,7 @@ type NIC struct {
 	dma      dmaState
 	run      queueRing // queues whose doorbell was rung and that may have more
 	later    []*QP     // QPs that went to the error state within an engine call
+	sqBytes  int       // held by the engine for send queues
 	notify   []*Context
 	retryAt  mono.Time // when events that did not fit are offered again
 
@@ -58,6 +59,7 @@ func New(cfg Config) (*NIC, error) {
 	n.dma.init()
 	ec := EngineConfig{NICID: cfg.GUID, Instance: cfg.Instance, Seed: n.rnd.Uint64(), Addrs: cfg.Addrs, PacketMax: cfg.packetMax()}
 	for i, p := range cfg.Ports {
+		//= MR-PATH-001
 		p.SetAddrs(cfg.Addrs)
 		pl := &plane{index: uint8(i), port: p, caps: p.Caps(), admin: true, up: true,
 			gate: rxGate{waits: len(p.FDs()) > 0}, held: pkt.NewBatch(pkt.Burst, cfg.packetMax())}

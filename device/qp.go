@@ -36,6 +36,7 @@ type QP struct {
 	sqOut        uint32
 	sqFull       bool // the engine had no room: SendDone rings again
 	gone         bool
+	sqBytes      int // held by the engine for its send queue
 
 	asyncEvents uint32
 }
@@ -85,9 +86,15 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 	if q.sq.hasRng && q.rq.hasRng && q.sq.bell == q.rq.bell {
 		return nil, syscall.EINVAL
 	}
+	held := max(1, min(sqHeld, int(r.SQEntries)))
+	q.sqBytes = held * (sqEntry + 16*int(r.MaxSendSGE))
+	if c.nic.sqBytes+q.sqBytes > sqBytesMost {
+		return nil, syscall.ENOMEM
+	}
+	c.nic.sqBytes += q.sqBytes
 	q.qpn = c.nic.newQPN()
 	q.attr = hostq.ModifyQP{MaxSendWR: r.SQEntries, MaxRecvWR: r.RQEntries, MaxSendSGE: r.MaxSendSGE, MaxRecvSGE: r.MaxRecvSGE, MaxInline: r.MaxInline}
-	q.eng = c.nic.eng.CreateQP(q.qpn, EngineQPConfig{Owner: q, SQEntries: max(1, int(r.SQEntries)), MaxSendSGE: int(r.MaxSendSGE)})
+	q.eng = c.nic.eng.CreateQP(q.qpn, EngineQPConfig{Owner: q, SQEntries: held, MaxSendSGE: int(r.MaxSendSGE)})
 	q.handle = c.qps.put(q)
 	c.nic.qps[q.qpn] = q
 	c.bind(&q.sq)
@@ -182,6 +189,7 @@ func (q *QP) destroy() {
 	delete(c.nic.qps, q.qpn)
 	c.qps.del(q.handle)
 	c.nic.C.Live.QPs--
+	c.nic.sqBytes -= q.sqBytes
 }
 
 // QueryQP fills r with the QP's attributes.
@@ -235,6 +243,7 @@ func (c *Context) ModifyQP(now mono.Time, r *hostq.ModifyQP) error {
 func (n *NIC) checkValues(r *hostq.ModifyQP) error {
 	bad := func(bit uint32, wrong bool) bool { return r.Mask&bit != 0 && wrong }
 	if bad(maskPort, r.PortNum != 1) || bad(maskPkey, r.PkeyIndex != 0) ||
+		//= MR-MSG-019
 		bad(maskPathMTU, r.PathMTU == 0 || int(r.PathMTU) > n.cfg.activeMTU()) ||
 		bad(maskTimeout, r.Timeout > 31) || bad(maskRetry, r.RetryCnt > 7) || bad(maskRNRRetry, r.RNRRetry > 7) ||
 		bad(maskMinRNR, r.MinRNRTimer > 31) || bad(maskMaxRd, r.MaxRdAtomic > maxRdAtom) ||
