@@ -76,6 +76,7 @@ func (c *DelayECN) Window() int { return int(c.cwnd) }
 
 // OnLoss implements Controller: remembers, does not cut.
 func (c *DelayECN) OnLoss(_ mono.Time, bytes int) {
+	//= MR-CC-004
 	c.lost += float64(bytes)
 	c.lossMean += (1 - c.lossMean) * min(1, float64(bytes)/float64(c.l.Packet)/64)
 }
@@ -106,6 +107,7 @@ func (c *DelayECN) OnAck(s Sample) {
 	if s.Full {
 		c.cwnd += share * packet // one packet a round trip: fairness
 	}
+	//= MR-CC-005 MR-CC-007
 	if c.qdelay > target && s.Now.Sub(c.lastCut) > mono.Duration(c.rtt) {
 		by := cutShare * (c.qdelay - target) / c.qdelay
 		if c.marked {
@@ -130,6 +132,7 @@ func (c *DelayECN) endRound(now mono.Time) {
 	if c.qdelay > float64(c.l.Target)/4 || c.marked || share > 0.15 {
 		c.calm = 0
 	}
+	//= MR-CC-004
 	if share > lossLimit && c.lossMean > lossLimit {
 		c.cwnd = min(c.cwnd, c.acked*c.rtt/float64(max(now.Sub(c.roundAt), 1)))
 		c.lastCut = now

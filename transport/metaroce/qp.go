@@ -139,6 +139,7 @@ func (q *QP) before(ts uint32) bool {
 }
 
 // firstPSN is the 64-bit number that a first PSN of the wire stands for: not so low that a distance could go below 0.
+//
 // = MR-REL-053
 func firstPSN(psn uint32) uint64 { return 1<<32 + uint64(psn&serial.PSNMask) }
 

@@ -120,6 +120,7 @@ func (e *Engine) receive(p *pkt.Packet) {
 	//= MR-ASC-032 MR-WIRE-003
 	a := e.byTag[h.Tag]
 	if a == nil {
+		//= MR-ASC-072 MR-ASC-040
 		e.C.DropTag++
 		e.sendStale(p, &h)
 		return
@@ -185,6 +186,7 @@ func (e *Engine) onData(a *assoc, p *pkt.Packet, h *wire.Header, payload []byte)
 
 // notePeerClock remembers the newest time stamp of the peer. Stamps wrap: after a silence, what comes next is the
 // newest, whatever it looks like. The silence is measured by the caller's clock, as ours may have stood still.
+//
 // = MR-REL-015
 func (a *assoc) notePeerClock(ts uint32) {
 	if !a.havePeTS || serial.U32(a.peerTS).Less(serial.U32(ts)) || a.e.lastCall.Sub(a.peerAt) > clockTrust {

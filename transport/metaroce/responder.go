@@ -179,6 +179,7 @@ func (q *QP) fatalBlock() wire.RefusalBlock {
 func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet, psn uint64) {
 	e, s := q.e, &q.rsp
 	n := uint32(len(payload))
+	//= MR-WIRE-023
 	x := slot{st: slotBusy, op: h.Op, addr: h.VA, rkey: h.RKey, n: n, off: h.Off, imm: h.Imm, inv: h.Inv, tail: h.Flags&wire.FlagTail != 0, se: h.SE}
 	var recv *transport.RecvWR
 	takes := h.Op == wire.OpSend || h.Op == wire.OpSendImm || h.Op == wire.OpSendInv || h.Op == wire.OpWriteImm
@@ -186,8 +187,8 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 		x.ssn = serial.Expand32(h.SSN, s.bound.lo)
 		if x.ssn < s.bound.lo || x.ssn >= s.bound.lo+uint64(e.cfg.PSNWindow) {
 			x.code = wire.RefuseInvalid
-			//= MR-MSG-044 MR-MSG-052 MR-MSG-067
 		} else if recv = q.bind(x.ssn); recv == nil {
+			//= MR-MSG-044 MR-MSG-052 MR-MSG-067
 			e.C.RefusedRNR++
 			a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseRNR, Timer: s.minRNR, InOrder: s.inOrder(psn)})
 			return

@@ -183,9 +183,12 @@ func (a *assoc) carries(q *QP) bool {
 }
 
 // limit is the window in bytes: the controller's and the receiver's grant; one packet always goes.
+//
 // = MR-CC-001 MR-CC-002 MR-CC-011
 func (pl *planeTx) limit() int { return max(min(pl.win.Window(), pl.grant), 1) }
 
+// room reports whether the window takes another transmission.
+//
 // = MR-CC-001 MR-PATH-031
 func (pl *planeTx) room() bool { return pl.state == planeActive && pl.inflight < pl.limit() }
 

@@ -368,3 +368,42 @@ func TestSpecLateCE(t *testing.T) {
 	}
 	_ = q
 }
+
+// TestSpecPsnWindow: no PSN goes out a window or more after the oldest that is not acknowledged, in both spaces.
+func TestSpecPsnWindow(t *testing.T) {
+	const window = 256
+	s := newScript(t, Config{Seed: 10, Engine: func(c *metaroce.Config) { c.PSNWindow, c.FixedWindow = window, 4<<20 }})
+	p, _ := s.w.Connect(s.node(0), s.node(1), QPOptions{MTU: 256, SQPSN: 0xFFFFF0})
+	s.node(1).Keys[7] = Key{0, 1 << 20, true, true, true, false}
+	grow := true
+	highest := map[bool]uint32{}
+	s.fate = func(x *sent) mono.Duration {
+		if !x.Op.IsData() {
+			return 0
+		}
+		n := uint32(x.PSN)
+		if x.Op.IsRequest() {
+			n = uint32(serialPSN(n - 0xFFFFF0))
+		}
+		highest[x.Op.IsRequest()] = max(highest[x.Op.IsRequest()], n)
+		if grow && n == 1 { // the second packet gets lost again and again
+			return lost
+		}
+		return 0
+	}
+	check := func(requests bool) {
+		t.Helper()
+		s.run(5 * mono.Millisecond)
+		//= MR-REL-050
+		if h := highest[requests]; h > window || h < window/4 {
+			t.Errorf("requests %v: PSN 1 is missing, %d was sent", requests, h)
+		}
+		grow = false
+		s.done(p, len(p.Sends)+1)
+		grow = true
+	}
+	p.Send(WR{Op: transport.OpWrite, N: 100_000, Key: 7})
+	check(true)
+	p.Send(WR{Op: transport.OpRead, N: 100_000, Key: 7})
+	check(false)
+}

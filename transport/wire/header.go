@@ -137,9 +137,11 @@ func (h *Header) putMPH(b []byte) {
 	if v == 0 {
 		v = Version
 	}
+	//= MR-WIRE-006
 	binary.BigEndian.PutUint32(b[offMPHTag:], h.Tag)
 	binary.BigEndian.PutUint16(b[offMPHPath:], h.Path)
 	b[offMPHFlags] = byte(h.Flags)
+	//= MR-WIRE-007
 	b[offMPHVersion] = v << shiftMPHVersion
 	binary.BigEndian.PutUint32(b[offMPHSeq:], h.Seq)
 	binary.BigEndian.PutUint32(b[offMPHTS:], h.TS)
@@ -230,6 +232,7 @@ func (h *Header) getMPH(b []byte) {
 	h.Tag = binary.BigEndian.Uint32(b[offMPHTag:])
 	h.Path = binary.BigEndian.Uint16(b[offMPHPath:])
 	h.Flags = Flags(b[offMPHFlags])
+	//= MR-WIRE-007
 	h.Version = b[offMPHVersion] & maskMPHVersion >> shiftMPHVersion
 	h.Seq = binary.BigEndian.Uint32(b[offMPHSeq:])
 	h.TS = binary.BigEndian.Uint32(b[offMPHTS:])

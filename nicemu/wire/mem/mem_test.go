@@ -59,6 +59,7 @@ func TestDelivery(t *testing.T) {
 	if got := fmt.Sprint(rx(t, b)); got != "[one two x]" {
 		t.Error("b got", got)
 	}
+	//= MR-PATH-001
 	if got := rx(t, c); got != nil {
 		t.Error("the other plane got", got)
 	}

@@ -50,6 +50,7 @@ func putHeaders(b []byte, dst, src mac, q *pkt.Packet, n int, partial bool) {
 		ip := b[etherLen:udp]
 		ip[0], ip[1] = 0x45, q.TOS
 		binary.BigEndian.PutUint16(ip[2:], uint16(ipv4Len+udpLen+n))
+		//= MR-WIRE-004
 		ip[4], ip[5], ip[6], ip[7] = 0, 0, 0x40, 0
 		ip[8], ip[9], ip[10], ip[11] = 64, protoUDP, 0, 0
 		s, d := q.Src.As4(), q.Dst.As4()
@@ -69,7 +70,9 @@ func putHeaders(b []byte, dst, src mac, q *pkt.Packet, n int, partial bool) {
 		sum = add(0, ip[8:40])
 	}
 	u := b[udp:]
+	//= MR-WIRE-002
 	binary.BigEndian.PutUint16(u, q.SrcPort)
+	//= MR-WIRE-001
 	binary.BigEndian.PutUint16(u[2:], rocePort)
 	binary.BigEndian.PutUint16(u[4:], uint16(udpLen+n))
 	u[6], u[7] = 0, 0

@@ -246,6 +246,7 @@ func TestMTU(t *testing.T) {
 				}
 				frame := append([]byte{2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0x88, 0xb5}, make([]byte, mtu+1)...)
 				a.TxBurst(now(), []pkt.Packet{{Kind: pkt.Ethernet, Data: frame}, {Kind: pkt.Ethernet, Data: frame[:14+mtu]}})
+				//= MR-WIRE-095
 				if q := collect(t, 1, pkt.Ethernet, b)[0]; !bytes.Equal(q.Data, frame[:14+mtu]) {
 					t.Error("frame of", len(q.Data))
 				}
@@ -312,6 +313,7 @@ func TestKernelPeer(t *testing.T) {
 		if err := unix.Sendto(s, []byte("hello from the kernel"), 0, sa(ours, rocePort)); err != nil {
 			t.Fatal(err)
 		}
+		//= MR-PATH-001
 		if q := collect(t, 1, pkt.RoCE, a)[0]; string(q.Data) != "hello from the kernel" || q.Src != theirs || q.Dst != ours {
 			t.Errorf("%q from %v", q.Data, q.Src)
 		}

@@ -40,6 +40,7 @@ func (n *neighbours) handleND(now mono.Time, src netip.Addr, ether mac, b []byte
 		return nil, true
 	}
 	e = n.learn(now, src, link, true)
+	//= MR-PATH-001
 	n.advertise(link, src, target, true)
 	return e, true
 }

@@ -222,6 +222,7 @@ func (n *neighbours) handleARP(now mono.Time, b []byte) (e *neigh, done bool) {
 	forUs := n.own(to)
 	e = n.learn(now, from, sender, forUs)
 	if forUs && binary.BigEndian.Uint16(b[6:]) == arpRequest && !n.own(from) {
+		//= MR-PATH-001
 		n.arp(arpReply, sender, sender, to, from)
 		return e, true
 	}

@@ -66,6 +66,14 @@ func TestHeaders(t *testing.T) {
 			if p.kind != frameRoCE || p.src != q.Src || p.dst != q.Dst || p.srcPort != q.SrcPort || p.tos != q.TOS || p.end-p.data != n || p.data != headerLen(d[1]) {
 				t.Errorf("%+v", p)
 			}
+			//= MR-WIRE-001 MR-WIRE-002
+			if u := f[headerLen(d[1])-udpLen:]; binary.BigEndian.Uint16(u[2:]) != 4791 || binary.BigEndian.Uint16(u) != q.SrcPort {
+				t.Errorf("UDP header %x", u[:udpLen])
+			}
+			//= MR-WIRE-004
+			if ip := f[etherLen:]; d[1].Is4() && binary.BigEndian.Uint16(ip[6:]) != 0x4000 {
+				t.Errorf("flags and fragment offset %x", ip[6:8])
+			}
 			for cut := range len(f) { // a frame cut short is never RoCE
 				if p := parse(f[:cut], true); p.kind == frameRoCE {
 					t.Fatalf("cut at %d of %d", cut, len(f))

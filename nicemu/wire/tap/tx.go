@@ -53,6 +53,7 @@ func (p *Port) send(now mono.Time, ps []pkt.Packet) {
 	var last *neigh
 	for i := range ps {
 		q := &ps[i]
+		//= MR-WIRE-095
 		if q.Kind == pkt.Ethernet {
 			p.sendFrame(q.Data)
 			continue

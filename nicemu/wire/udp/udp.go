@@ -212,6 +212,7 @@ func (p *Port) socket(at netip.AddrPort) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("socket: %w", err)
 	}
+	//= MR-WIRE-004
 	// DF: a packet that does not fit is counted here instead of being fragmented on the way.
 	if p.v6 {
 		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1),

@@ -1,0 +1,84 @@
+package cc
+
+import (
+	"testing"
+
+	"github.com/metaroce/metaroce/internal/mono"
+)
+
+const (
+	packet = 4096
+	start  = 256 << 10
+	rtt    = 100 * mono.Microsecond
+)
+
+// rounds runs a controller for n round trips in which a share of the packets is lost; delay is what queues add. It
+// returns the smallest window and the bytes delivered in the last round.
+func rounds(c *DelayECN, n int, share float64, delay mono.Duration, ce bool) (low, delivered int) {
+	low = c.Window()
+	now := mono.Time(0)
+	lost := 0.0
+	for range n {
+		w := c.Window()
+		delivered = 0
+		for sent := 0; sent < w; sent += packet {
+			now = now.Add(rtt * packet / mono.Duration(w))
+			if lost += share; lost >= 1 {
+				lost--
+				c.OnLoss(now, packet)
+			} else {
+				delivered += packet
+				c.OnAck(Sample{Now: now, Bytes: packet, RTT: rtt + delay, Base: rtt, CE: ce, Full: true})
+			}
+			low = min(low, c.Window())
+		}
+	}
+	return low, delivered
+}
+
+func controller() *DelayECN {
+	return NewDelayECN(Limits{Packet: packet, Start: start, Max: 4 << 20, Target: 10 * mono.Microsecond})
+}
+
+// TestLossAlone: up to a fifth lost, the window does not shrink; beyond, it becomes what gets through.
+func TestLossAlone(t *testing.T) {
+	for _, share := range []float64{0.01, 0.05, 0.10, 0.15, 0.18} {
+		//= MR-CC-004
+		if low, _ := rounds(controller(), 100, share, 0, false); low < start {
+			t.Errorf("%.0f %% loss: the window shrank to %d", 100*share, low)
+		}
+	}
+	//= MR-CC-004
+	if low, delivered := rounds(controller(), 100, 0.5, 0, false); low > start/2 || low < packet {
+		t.Errorf("half of all lost: the window is %d at least, %d were delivered at last", low, delivered)
+	}
+}
+
+// TestMarksAlone: marks shrink the window only together with delay.
+func TestMarksAlone(t *testing.T) {
+	//= MR-CC-005
+	if low, _ := rounds(controller(), 100, 0, 0, true); low < start {
+		t.Errorf("marks alone: the window shrank to %d", low)
+	}
+	//= MR-CC-005 MR-CC-007
+	if low, _ := rounds(controller(), 100, 0, 50*mono.Microsecond, true); low > start/2 {
+		t.Errorf("marks and delay: the window is %d at least", low)
+	}
+}
+
+// TestGrowth: no faster than the spec allows.
+func TestGrowth(t *testing.T) {
+	c := controller()
+	for i := range 20 {
+		was := c.Window()
+		rounds(c, 1, 0, 0, false)
+		most := was/8 + 2*packet
+		if i >= 3 {
+			most = was/2 + 2*packet
+		}
+		//= MR-CC-007
+		if grown := c.Window() - was; grown > most+most/4 { // rounds of the test and of the controller overlap
+			t.Errorf("round %d: from %d by %d", i, was, grown)
+		}
+	}
+}
