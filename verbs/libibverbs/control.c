@@ -109,10 +109,11 @@ int mr_conn_call(struct mr_conn *c, uint16_t op, void *req, size_t req_len, int 
     struct mr_hdr *h = req;
     uint8_t *buf = rep_len > sizeof small ? rep : (uint8_t *)small;
     size_t buf_len = rep_len > sizeof small ? rep_len : sizeof small;
-    int err;
+    int err, cancel;
 
     for (int i = 0; i < nfds; i++)
         fds[i] = -1;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&c->lock);
     if (c->fd < 0) {
         err = EIO;
@@ -145,6 +146,7 @@ out:
                 fds[i] = -1;
             }
     pthread_mutex_unlock(&c->lock);
+    pthread_setcancelstate(cancel, NULL);
     return err;
 }
 
@@ -276,7 +278,7 @@ bool mr_probe_gone(struct mr_ctx *ctx) {
     if (mr_is_gone(ctx))
         return true;
     char b;
-    ssize_t n = recv(ctx->conn.fd, &b, 1, MSG_PEEK | MSG_DONTWAIT);
+    ssize_t n = mr_recv_now(ctx->conn.fd, &b, 1, MSG_PEEK);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
         atomic_store(&ctx->gone, 1);
         return true;

@@ -60,7 +60,7 @@ static int take_record(struct mr_channel *ch, struct mr_cq **cq) {
     int got = -1;
 
     pthread_mutex_lock(&ch->lock);
-    ssize_t n = recv(ch->ibv.fd, &ev, sizeof ev, MSG_DONTWAIT);
+    ssize_t n = mr_recv_now(ch->ibv.fd, &ev, sizeof ev, 0);
     if (n == 0)
         errno = EIO; /* the daemon has closed its end */
     if (n > 0) {
@@ -110,8 +110,8 @@ MR_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq *
 static void drop_stale(struct mr_channel *ch, uint64_t cookie) {
     struct mr_comp_event ev;
     pthread_mutex_lock(&ch->lock);
-    while (recv(ch->ibv.fd, &ev, sizeof ev, MSG_PEEK | MSG_DONTWAIT) == sizeof ev && ev.cookie == cookie)
-        if (recv(ch->ibv.fd, &ev, sizeof ev, MSG_DONTWAIT) <= 0)
+    while (mr_recv_now(ch->ibv.fd, &ev, sizeof ev, MSG_PEEK) == sizeof ev && ev.cookie == cookie)
+        if (mr_recv_now(ch->ibv.fd, &ev, sizeof ev, 0) <= 0)
             break;
     pthread_mutex_unlock(&ch->lock);
 }

@@ -21,7 +21,7 @@ static const char our_ops[] = "mroce"; /* its address is what no stock provider 
 /* Every NIC ever seen, by socket and name. Never freed: programs keep device pointers longer than they should, and
  * there are few. */
 static struct mr_dev *devices;
-static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t mr_devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ------------------------------------------------------------------------------------------------- choosing */
 
@@ -101,7 +101,7 @@ static void program_name(char out[static IBV_SYSFS_NAME_MAX], const struct mr_ni
             *p = '-';
 }
 
-/* Finds or makes the device; needs devices_lock. */
+/* Finds or makes the device; needs mr_devices_lock. */
 static struct mr_dev *device_for(const struct mr_nic *n, const char *socket) {
     struct mr_dev *d;
     for (d = devices; d; d = d->next)
@@ -174,7 +174,7 @@ MR_EXPORT struct ibv_device **ibv_get_device_list(int *num) {
             all[shown++] = all[i];
     list = calloc((size_t)shown + 1, sizeof *list);
     err = list ? 0 : ENOMEM;
-    pthread_mutex_lock(&devices_lock);
+    pthread_mutex_lock(&mr_devices_lock);
     for (uint32_t i = 0; !err && i < shown; i++) {
         struct mr_dev *d = device_for(&all[i], socket);
         char name[IBV_SYSFS_NAME_MAX];
@@ -186,7 +186,7 @@ MR_EXPORT struct ibv_device **ibv_get_device_list(int *num) {
         describe(d, name, i);
         list[i] = &d->ibv;
     }
-    pthread_mutex_unlock(&devices_lock);
+    pthread_mutex_unlock(&mr_devices_lock);
     free(all);
     if (err) {
         free(list);
@@ -217,9 +217,9 @@ MR_EXPORT int ibv_get_device_index(struct ibv_device *d) {
 
 static int send_open(struct mr_ctx *ctx, struct mr_dev *d, struct mr_open_reply *rep, int fds[2]) {
     struct mr_open req = {.shm_bytes = ctx->arena.bytes};
-    pthread_mutex_lock(&devices_lock);
+    pthread_mutex_lock(&mr_devices_lock);
     memcpy(req.name, d->nic.name, sizeof req.name);
-    pthread_mutex_unlock(&devices_lock);
+    pthread_mutex_unlock(&mr_devices_lock);
     int err = mr_conn_call(&ctx->conn, MR_OP_OPEN, &req, sizeof req, ctx->arena.fd, rep, sizeof *rep, fds, 2);
     if (!err && (fds[0] < 0 || fds[1] < 0)) {
         for (int i = 0; i < 2; i++)
@@ -255,10 +255,10 @@ static struct mr_ctx *open_ctx(struct mr_dev *d, int *err) {
     ctx->attr = rep.attr;
     ctx->attr.fw_ver[sizeof ctx->attr.fw_ver - 1] = 0;
     ctx->attr.board_id[sizeof ctx->attr.board_id - 1] = 0;
-    pthread_mutex_lock(&devices_lock);
+    pthread_mutex_lock(&mr_devices_lock);
     d->attr = ctx->attr;
     d->have_attr = true;
-    pthread_mutex_unlock(&devices_lock);
+    pthread_mutex_unlock(&mr_devices_lock);
     ctx->bell_fd = fds[0];
     ctx->next_cookie = 1;
     pthread_mutex_init(&ctx->table_lock, NULL);
@@ -292,16 +292,34 @@ MR_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device) {
     return &ctx->v.context;
 }
 
+/* Programs close a device while a thread of theirs waits for its events: the last one out frees it. True when it was
+ * closed. */
+bool mr_ctx_leave(struct mr_ctx *ctx) {
+    pthread_mutex_lock(&ctx->table_lock);
+    bool closed = ctx->closed, last = --ctx->users == 0;
+    pthread_mutex_unlock(&ctx->table_lock);
+    if (closed && last) {
+        for (uint32_t i = 0; i < MR_LEAVES; i++)
+            free(atomic_load_explicit(&ctx->qpn[i], memory_order_relaxed));
+        free(ctx);
+    }
+    return closed;
+}
+
 MR_EXPORT int ibv_close_device(struct ibv_context *c) {
     struct mr_ctx *ctx = to_ctx(c);
 
     mr_fork_del(ctx);
+    pthread_mutex_lock(&ctx->table_lock);
+    ctx->closed = true;
+    ctx->users++;
+    if (!ctx->forked) /* else its parent has the same socket */
+        shutdown(c->async_fd, SHUT_RDWR);
+    close(c->async_fd);
+    pthread_mutex_unlock(&ctx->table_lock);
     mr_conn_close(&ctx->conn); /* the daemon frees whatever is left */
     close(ctx->bell_fd);
-    close(c->async_fd);
     mr_arena_drop(&ctx->arena);
-    for (uint32_t i = 0; i < MR_LEAVES; i++)
-        free(atomic_load_explicit(&ctx->qpn[i], memory_order_relaxed));
-    free(ctx);
+    mr_ctx_leave(ctx);
     return 0;
 }

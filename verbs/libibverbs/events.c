@@ -4,9 +4,6 @@
  */
 #include "mr.h"
 
-#include <sys/socket.h>
-#include <unistd.h>
-
 uint64_t mr_name_add(struct mr_ctx *ctx, struct mr_named *n, enum mr_kind kind) {
     n->kind = kind;
     n->cookie = ctx->next_cookie++;
@@ -94,6 +91,23 @@ static int device_fatal(struct mr_ctx *ctx, struct ibv_async_event *out) {
     return 0;
 }
 
+static void leave_cancelled(void *ctx) {
+    mr_ctx_leave(ctx);
+}
+
+/* Waits until there is something to take, as a read() would: the program chose O_NONBLOCK or not. */
+static ssize_t wait_async(struct mr_ctx *ctx, bool *closed) {
+    char b;
+    ssize_t n;
+    pthread_cleanup_push(leave_cancelled, ctx);
+    n = recv(ctx->v.context.async_fd, &b, sizeof b, MSG_PEEK);
+    pthread_cleanup_pop(0);
+    int saved = errno;
+    *closed = mr_ctx_leave(ctx);
+    errno = *closed ? EBADF : saved;
+    return n;
+}
+
 MR_EXPORT int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *event) {
     struct mr_ctx *ctx = to_ctx(c);
     struct mr_async_event ev;
@@ -102,21 +116,19 @@ MR_EXPORT int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event 
         return mr_minus1(EIO);
     for (;;) {
         pthread_mutex_lock(&ctx->table_lock); /* taking and counting is one step, see take_record in cq.c */
-        ssize_t n = recv(c->async_fd, &ev, sizeof ev, MSG_DONTWAIT);
-        bool ok = n == sizeof ev && name_object(ctx, &ev, event);
+        ssize_t n = mr_recv_now(c->async_fd, &ev, sizeof ev, 0);
+        bool ok = n == sizeof ev && name_object(ctx, &ev, event), none = n < 0 && errno == EAGAIN, closed;
+        ctx->users += none;
         pthread_mutex_unlock(&ctx->table_lock);
         if (ok)
             return 0;
-        if (n > 0)
-            continue;
-        if (n < 0 && errno == EAGAIN) {
-            n = recv(c->async_fd, &ev, sizeof ev, MSG_PEEK);
-            if (n > 0)
-                continue;
-            if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == EBADF))
+        if (none) {
+            n = wait_async(ctx, &closed);
+            if (closed || (n < 0 && (errno == EAGAIN || errno == EINTR || errno == EBADF)))
                 return -1;
         }
-        return device_fatal(ctx, event);
+        if (n <= 0)
+            return device_fatal(ctx, event);
     }
 }
 

@@ -20,9 +20,11 @@ static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
 static void before(void) {
     pthread_mutex_lock(&list_lock);
+    pthread_mutex_lock(&mr_devices_lock);
 }
 
 static void in_parent(void) {
+    pthread_mutex_unlock(&mr_devices_lock);
     pthread_mutex_unlock(&list_lock);
 }
 
@@ -38,6 +40,8 @@ static void in_child(void) {
         pthread_mutex_init(&c->table_lock, NULL);
         pthread_mutex_init(&c->mr_lock, NULL);
         pthread_mutex_init(&c->arena.lock, NULL);
+        pthread_mutex_init(&c->v.context.mutex, NULL);
+        c->users = 0; /* threads of the parent */
         if (c->arena.base)
             mmap(c->arena.base, c->arena.bytes, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -48,6 +52,7 @@ static void in_child(void) {
     list = NULL;
     mr_guard_forget();
     pthread_mutex_init(&list_lock, NULL);
+    pthread_mutex_init(&mr_devices_lock, NULL);
 }
 
 static void watch(void) {

@@ -21,6 +21,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <infiniband/verbs.h>
 
 #include "../include/mr_abi.h"
@@ -127,6 +130,8 @@ struct mr_ctx {
     _Atomic int gone;     /* the daemon is gone, or this is a forked child */
     bool forked;          /* a forked child: its parent owns everything; locks may be held by nobody */
     bool fatal_delivered; /* IBV_EVENT_DEVICE_FATAL was given out */
+    bool closed;          /* (table_lock) */
+    int users;            /* threads that wait for an event or close it (table_lock) */
 
     pthread_mutex_t table_lock;
     _Atomic(struct mr_qp *) *_Atomic qpn[MR_LEAVES];
@@ -157,13 +162,21 @@ MR_HIDDEN_INLINE bool mr_is_gone(struct mr_ctx *ctx) {
                             0);
 }
 
+bool mr_ctx_leave(struct mr_ctx *ctx);
 void mr_fill_ops(struct verbs_context *v); /* ops.c: every entry of the tables a program can jump through */
 uint64_t mr_name_add(struct mr_ctx *ctx, struct mr_named *n, enum mr_kind kind); /* needs table_lock */
 void mr_name_del(struct mr_ctx *ctx, struct mr_named *n);                        /* needs table_lock */
 struct mr_named *mr_name_find(struct mr_ctx *ctx, uint64_t cookie);              /* needs table_lock */
 
+/* Verbs are no cancellation points, but for the wait in the two ibv_get_*_event: a thread that were cancelled within
+ * ours would leave locks behind. So what does not wait goes around the C library, where the calls are none. */
+MR_HIDDEN_INLINE ssize_t mr_recv_now(int fd, void *buf, size_t len, int flags) {
+    return syscall(SYS_recvfrom, fd, buf, len, flags | MSG_DONTWAIT, NULL, NULL);
+}
+
 /* fork.c */
 void mr_fork_watch(void);
+extern pthread_mutex_t mr_devices_lock; /* device.c */
 void mr_fork_add(struct mr_ctx *ctx);
 void mr_fork_del(struct mr_ctx *ctx);
 void mr_guard(uint64_t *addr, uint64_t *nonce);

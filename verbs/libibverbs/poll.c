@@ -133,6 +133,8 @@ int mr_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc) {
 
     if (is_empty(cq))
         return idle(cq);
+    if (__builtin_expect(ctx->forked, 0)) /* the ring is the parent's; the lock, too, and perhaps held */
+        return mr_minus1(EIO);
     pthread_mutex_lock(&cq->lock);
     uint32_t cons = atomic_load_explicit(&cq->cons, memory_order_relaxed), have = filled(cq, cons);
     for (; got < n && (uint32_t)got < have; got++, cons++) {
@@ -214,6 +216,8 @@ static int start_poll(struct ibv_cq_ex *ex, struct ibv_poll_cq_attr *attr) {
         return mr_err(EINVAL);
     if (is_empty(cq))
         return idle(cq) ? errno : ENOENT;
+    if (__builtin_expect(to_ctx(cq->ibv.context)->forked, 0))
+        return mr_err(EIO);
     if (!cq->single_threaded)
         pthread_mutex_lock(&cq->lock);
     int err = look(cq);

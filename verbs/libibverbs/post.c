@@ -23,7 +23,7 @@ void mr_ring_bell(struct mr_ctx *ctx, uint32_t bell) {
     if (__atomic_load_n(&p->asleep, __ATOMIC_SEQ_CST)) {
         static const uint64_t one = 1;
         int saved = errno;
-        if (write(ctx->bell_fd, &one, sizeof one) < 0)
+        if (syscall(SYS_write, ctx->bell_fd, &one, sizeof one) < 0)
             errno = saved; /* EAGAIN: it is awake already */
         errno = saved;
     }

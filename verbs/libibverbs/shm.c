@@ -119,7 +119,7 @@ void mr_arena_free(struct mr_arena *a, uint64_t off, uint64_t len) {
     if (!off)
         return;
     len = pages(len);
-    if (fallocate(a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)len))
+    if (syscall(SYS_fallocate, a->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, off, len))
         memset(a->base + off, 0, len); /* the next user counts on zeros */
     struct mr_extent *fresh = malloc(sizeof *fresh);
     if (!fresh)

@@ -105,5 +105,7 @@ void destroy_cleans_cq(void);
 void cq_events(void);
 void api_details(void);
 void fork_safety(void);
+void cancelled_threads(void);
+void closed_under_waiter(void);
 
 #endif

@@ -126,7 +126,7 @@ static int child(struct pair *p) {
     struct wr w = good(p, IBV_WR_RDMA_WRITE);
     struct ibv_wc wc;
     memset(p->a.buf + 2048, 0xcc, 2048);
-    if (post(p->a.qp, &w, 1) != EIO || ibv_poll_cq(p->a.cq, 1, &wc) > 0 || ibv_alloc_pd(p->a.ctx))
+    if (post(p->a.qp, &w, 1) != EIO || ibv_poll_cq(p->a.cq, 1, &wc) >= 0 || ibv_alloc_pd(p->a.ctx))
         return 1;
     struct ibv_context *c = open_named(opt.dev);
     struct ibv_pd *pd = c ? ibv_alloc_pd(c) : NULL;

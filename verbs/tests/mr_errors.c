@@ -148,6 +148,8 @@ static const struct {
     CASE(cq_events),
     CASE(api_details),
     CASE(fork_safety),
+    CASE(cancelled_threads),
+    CASE(closed_under_waiter),
 };
 
 int main(int argc, char **argv) {
