@@ -58,6 +58,8 @@ const (
 	MaxPlanes  = 16
 	MaxHosts   = 1024
 	DefaultMTU = 4300
+	MinMTU     = 576
+	MaxMTU     = 65000
 )
 
 // LinkMTU returns the MTU of the planes' Ethernet links.

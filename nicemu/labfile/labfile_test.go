@@ -101,6 +101,7 @@ func TestErrors(t *testing.T) {
 		{"planes word", hosts + "planes: many\n", `lab.yaml:2: planes: "many" is not a number from 1 to 16`},
 		{"planes zero", hosts + "planes: 0\n", "from 1 to 16"},
 		{"wire", hosts + "wire: tab\n", `wire: unknown "tab"; did you mean "tap"?`},
+		{"no rocev2 yet", hosts + "transport: rocev2\n", `rocev2 is not built in yet`},
 		{"transport", hosts + "transport: tcpip\n", `one of metaroce, rocev2, auto`},
 		{"rate", hosts + "plane: {rate: 10}\n", `lab.yaml:2: rate: "10" is not a rate such as 10Gbit`},
 		{"delay", hosts + "plane: {delay: 5}\n", `"5" is not a time such as 20us`},
@@ -129,7 +130,7 @@ func TestErrors(t *testing.T) {
 
 func TestNearest(t *testing.T) {
 	known := []string{"status", "stats", "paths", "plane"}
-	for in, want := range map[string]string{"statsu": "status", "sttas": "stats", "plan": "plane", "x": "", "elephant": ""} {
+	for in, want := range map[string]string{"statsu": "status", "sttas": "stats", "plan": "plane", "x": "", "elephant": "", "pain": ""} {
 		if got := Nearest(in, known); got != want {
 			t.Errorf("Nearest(%q) = %q, want %q", in, got, want)
 		}

@@ -11,7 +11,7 @@ func Nearest(s string, known []string) string {
 			best, bestDist = k, d
 		}
 	}
-	if best == "" || bestDist > max(1, len(s)/3+1) || bestDist >= len(s) && bestDist >= len(best) {
+	if best == "" || bestDist > max(1, len(s)/3) || bestDist >= len(s) && bestDist >= len(best) {
 		return ""
 	}
 	return best

@@ -119,7 +119,7 @@ func (p *parser) lab(n *yaml.Node, l *Lab) error {
 		"planes":    func(v *yaml.Node) error { return p.integer(v, "planes", 1, MaxPlanes, &l.Planes) },
 		"plane":     func(v *yaml.Node) error { return p.plane(v, &l.Plane) },
 		"wire":      func(v *yaml.Node) error { return p.oneOf(v, "wire", &l.Wire, "auto", "tap", "udp", "mem") },
-		"transport": func(v *yaml.Node) error { return p.oneOf(v, "transport", &l.Transport, "metaroce", "rocev2", "auto") },
+		"transport": func(v *yaml.Node) error { return p.transport(v, &l.Transport) },
 		"seed":      func(v *yaml.Node) error { return p.seed(v, &l.Seed) },
 		"impair":    func(v *yaml.Node) error { return p.impairs(v, l) },
 	})
@@ -185,10 +185,19 @@ func (p *parser) oneOf(n *yaml.Node, what string, to *string, allowed ...string)
 	return nil
 }
 
+func (p *parser) transport(n *yaml.Node, to *string) error {
+	err := p.oneOf(n, "transport", to, "metaroce", "rocev2", "auto")
+	if err == nil && *to == "rocev2" {
+		return p.errf(n, "transport: rocev2 is not built in yet; use metaroce")
+	}
+	return err
+}
+
 func (p *parser) hosts(n *yaml.Node, l *Lab) error {
 	if n.Kind != yaml.MappingNode || len(n.Content) == 0 {
 		return p.errf(n, "hosts must be a list such as `a: {addr: 10.0.0.1/24}`")
 	}
+	owner := map[netip.Addr]string{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], p.follow(n.Content[i+1])
 		if !hostName.MatchString(k.Value) {
@@ -200,6 +209,14 @@ func (p *parser) hosts(n *yaml.Node, l *Lab) error {
 		h := Host{Name: k.Value}
 		if err := p.host(v, &h); err != nil {
 			return err
+		}
+		for _, nic := range h.NICs {
+			for _, a := range nic.Addrs {
+				if who := owner[a.Addr()]; who != "" {
+					return p.errf(k, "%s has the address %s already; host %s cannot have it", who, a.Addr(), h.Name)
+				}
+				owner[a.Addr()] = h.Name + "/" + nic.Name
+			}
 		}
 		l.Hosts = append(l.Hosts, h)
 	}
@@ -300,7 +317,7 @@ func (p *parser) plane(n *yaml.Node, pl *Plane) error {
 	err := p.mapping(n, "plane", keys{
 		"rate":  func(v *yaml.Node) error { return p.value(v, "rate", into(&pl.RateBps, impair.ParseRate)) },
 		"delay": func(v *yaml.Node) error { return p.value(v, "delay", into(&pl.Delay, duration)) },
-		"mtu":   func(v *yaml.Node) error { return p.integer(v, "mtu", 576, 65000, &pl.MTU) },
+		"mtu":   func(v *yaml.Node) error { return p.integer(v, "mtu", MinMTU, MaxMTU, &pl.MTU) },
 		"queue": func(v *yaml.Node) error { return p.value(v, "queue", into(&pl.QueueBytes, impair.ParseSize)) },
 		"ecn": func(v *yaml.Node) error {
 			err := p.mapping(v, "ecn", keys{
@@ -432,17 +449,6 @@ func (p *parser) check(n *yaml.Node, l *Lab) error {
 	}
 	if l.Planes == 0 {
 		l.Planes = 1
-	}
-	owner := map[netip.Addr]string{}
-	for _, h := range l.Hosts {
-		for _, nic := range h.NICs {
-			for _, a := range nic.Addrs {
-				if who := owner[a.Addr()]; who != "" {
-					return p.errf(n, "%s has the address %s already; host %s cannot have it", who, a.Addr(), h.Name)
-				}
-				owner[a.Addr()] = h.Name + "/" + nic.Name
-			}
-		}
 	}
 	for _, im := range l.Impair {
 		at := &yaml.Node{Line: im.Line}
