@@ -11,6 +11,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -47,6 +50,9 @@ func Main(args []string, version string) int {
 			return e.exit(doctor.Probe(args[2:]), false)
 		}
 	}
+	if version == "unknown" {
+		e.version = builtFrom()
+	}
 	app := e.app()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -57,6 +63,27 @@ func Main(args []string, version string) int {
 		err = app.RunContext(ctx, args)
 	}
 	return e.exit(err, verbose(args))
+}
+
+// builtFrom is the commit that a plain `go build` recorded.
+func builtFrom() string {
+	version, dirty := "unknown", ""
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return version
+	}
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision" && len(s.Value) >= 7:
+			version = s.Value[:7]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "-dirty"
+		}
+	}
+	if version == "unknown" {
+		return version
+	}
+	return version + dirty
 }
 
 func verbose(args []string) bool {
@@ -165,6 +192,27 @@ func prepare(cmds []*cli.Command) {
 	}
 }
 
+// badValue is how the flag package words a value that it cannot read.
+var badValue = regexp.MustCompile(`^invalid (?:boolean )?value "?(.*?)"? for (?:flag )?-+([a-z-]+): `)
+
+// flagWants says what a flag takes.
+func flagWants(flags []cli.Flag, name string) string {
+	for _, f := range flags {
+		if !slices.Contains(f.Names(), name) {
+			continue
+		}
+		switch f.(type) {
+		case *cli.DurationFlag:
+			return "a time such as 500ms or 10s"
+		case *cli.IntFlag:
+			return "a whole number"
+		case *cli.BoolFlag:
+			return "nothing, or =true or =false"
+		}
+	}
+	return "another value"
+}
+
 // usageError is how a wrong flag is told.
 func usageError(c *cli.Context, err error, _ bool) error {
 	msg := err.Error()
@@ -177,6 +225,12 @@ func usageError(c *cli.Context, err error, _ bool) error {
 		if near := labfile.Nearest(strings.TrimLeft(name, "-"), known); near != "" {
 			msg += fmt.Sprintf("; did you mean --%s?", near)
 		}
+	}
+	if m := badValue.FindStringSubmatch(msg); m != nil {
+		msg = fmt.Sprintf("--%s %s: it takes %s", m[2], m[1], flagWants(c.Command.Flags, m[2]))
+	}
+	if name, ok := strings.CutPrefix(msg, "flag needs an argument: -"); ok {
+		msg = "--" + strings.TrimLeft(name, "-") + " needs a value"
 	}
 	return fail.Usagef("%s (`%s --help` shows what there is)", msg, c.Command.HelpName)
 }
@@ -203,9 +257,9 @@ func unknownCommand(of, name string, cmds []*cli.Command) error {
 		}
 	}
 	if near := labfile.Nearest(name, known); near != "" {
-		return fail.Usagef("%s has no command %q; did you mean %q?", of, name, near)
+		return fail.Usagef("no command %q; did you mean `%s %s`?", name, of, near)
 	}
-	return fail.Usagef("%s has no command %q; `%s --help` lists them", of, name, of)
+	return fail.Usagef("no command %q; `%s --help` lists them", name, of)
 }
 
 func (e *env) helpCommand() *cli.Command {

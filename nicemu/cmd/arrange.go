@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -29,7 +30,15 @@ func arrange(app *cli.App, args []string) ([]string, error) {
 		}
 		c := findCommand(cmds, a)
 		if c == nil {
-			break
+			if len(cmds) == 0 || args[len(args)-1] == "--generate-bash-completion" {
+				break
+			}
+			if a == "help" { // nicemu lab help up
+				args = append(append(slices.Clone(args[:i]), args[i+1:]...), "--help")
+				continue
+			}
+			// The flag package would take --help behind it for help of what there is not.
+			return nil, unknownCommand(strings.Join(append([]string{app.Name}, path...), " "), a, cmds)
 		}
 		out = append(out, a)
 		path = append(path, c.Name)

@@ -26,26 +26,27 @@ func testEnv() (*env, *bytes.Buffer, *bytes.Buffer) {
 func TestArrange(t *testing.T) {
 	e, _, _ := testEnv()
 	for in, want := range map[string]string{
-		"lab up FILE --json":                        "lab up --json FILE",
-		"lab up FILE --wire mem --daemon-per-host":  "lab up --wire mem --daemon-per-host FILE",
-		"lab up --wire=mem FILE -v":                 "lab up --wire=mem -v FILE",
-		"lab exec a ibv_devinfo -v":                 "lab exec a -- ibv_devinfo -v",
-		"lab exec a -- ibv_devinfo -v":              "lab exec a -- ibv_devinfo -v",
-		"lab exec --lab x a -- p --json":            "lab exec --lab x a -- p --json",
-		"lab exec a --lab x -- p":                   "lab exec --lab x a -- p",
-		"run ib_write_bw -x 0":                      "run -- ib_write_bw -x 0",
-		"run --nic a -- ib_write_bw -x 0":           "run --nic a -- ib_write_bw -x 0",
-		"lab run F --wire mem -- sh -c x":           "lab run --wire mem F -- sh -c x",
-		"lab impair loss=1% --planes 1 delay=1us":   "lab impair --planes 1 loss=1% delay=1us",
-		"lab capture a --plane 0 -w f":              "lab capture --plane 0 -w f a",
-		"plane down 2 --nic a/mr0":                  "plane --nic a/mr0 down 2",
-		"-v status":                                 "-v status",
-		"status --json":                             "status --json",
-		"nonsense --flag":                           "--flag nonsense",
-		"":                                          "",
-		"lab capture a -w - --for 1s":               "lab capture -w - --for 1s a",
-		"lab down -- two-hosts":                     "lab down two-hosts",
-		"lab exec":                                  "lab exec",
+		"lab up FILE --json":                       "lab up --json FILE",
+		"lab up FILE --wire mem --daemon-per-host": "lab up --wire mem --daemon-per-host FILE",
+		"lab up --wire=mem FILE -v":                "lab up --wire=mem -v FILE",
+		"lab exec a ibv_devinfo -v":                "lab exec a -- ibv_devinfo -v",
+		"lab exec a -- ibv_devinfo -v":             "lab exec a -- ibv_devinfo -v",
+		"lab exec --lab x a -- p --json":           "lab exec --lab x a -- p --json",
+		"lab exec a --lab x -- p":                  "lab exec --lab x a -- p",
+		"run ib_write_bw -x 0":                     "run -- ib_write_bw -x 0",
+		"run --nic a -- ib_write_bw -x 0":          "run --nic a -- ib_write_bw -x 0",
+		"lab run F --wire mem -- sh -c x":          "lab run --wire mem F -- sh -c x",
+		"lab impair loss=1% --planes 1 delay=1us":  "lab impair --planes 1 loss=1% delay=1us",
+		"lab capture a --plane 0 -w f":             "lab capture --plane 0 -w f a",
+		"plane down 2 --nic a/mr0":                 "plane --nic a/mr0 down 2",
+		"-v status":                                "-v status",
+		"status --json":                            "status --json",
+		"lab help exec":                            "lab exec --help",
+		"lab nonsense --generate-bash-completion":  "lab --generate-bash-completion nonsense",
+		"":                            "",
+		"lab capture a -w - --for 1s": "lab capture -w - --for 1s a",
+		"lab down -- two-hosts":       "lab down two-hosts",
+		"lab exec":                    "lab exec",
 		"up --wire udp:1.2.3.4 --wire udp:1.2.3.5 ": "up --wire udp:1.2.3.4 --wire udp:1.2.3.5",
 	} {
 		got, err := arrange(e.app(), append([]string{"nicemu"}, strings.Fields(in)...))
@@ -173,7 +174,7 @@ func TestJSONFields(t *testing.T) {
 		cmd string
 		v   any
 	}{
-		{"status", api.Status{}}, {"stats", api.Stats{}}, {"stats --watch", rate{}}, {"paths", api.Paths{}}, {"events", api.Event{}},
+		{"status", api.Status{}}, {"stats", api.Stats{}}, {"stats --watch", rate{}}, {"paths", pathsInfo{}}, {"events", api.Event{}},
 		{"doctor", doctor.Report{}}, {"lab ls, lab up, up", labInfo{}}, {"lab impair", serve.ImpairState{}}, {"demo", demoResult{}},
 	} {
 		b.WriteString(x.cmd + "\n")

@@ -112,7 +112,7 @@ func (e *env) demo(c *cli.Context) (err error) {
 		fmt.Fprintf(e.out, "two hosts, %d planes over %s, each losing 1 %% of all packets\n\n", s.Planes, s.Wire)
 	}
 	d := &demo{e: e, lab: s}
-	if d.ts, err = targetsOf(s); err != nil {
+	if d.ts, err = targetsOf(s, ""); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(c.Context, demoLimit)

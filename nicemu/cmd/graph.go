@@ -3,12 +3,15 @@ package cmd
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/lab"
 	"github.com/metaroce/metaroce/nicemu/labfile"
+	"github.com/metaroce/metaroce/nicemu/serve"
 )
 
 // picture is what a graph is drawn from: a running lab or a file.
@@ -22,7 +25,7 @@ type picture struct {
 }
 
 func (e *env) labGraph(c *cli.Context) error {
-	p, err := findPicture(c.Args().First())
+	p, err := findPicture(named1(c))
 	if err != nil {
 		return err
 	}
@@ -38,9 +41,16 @@ func findPicture(name string) (*picture, error) {
 	if _, err := os.Stat(name); name == "" || err != nil {
 		s, err := lab.Find(lab.KindLab, name)
 		if err == nil {
-			return pictureOfState(s), nil
+			p := pictureOfState(s)
+			if states, err := impairLab(s, serve.ImpairArgs{}); err == nil {
+				p.impair = describeStates(states)
+			}
+			return p, nil
 		}
 		if _, ok := labfile.FindBuiltin(name); !ok {
+			if name != "" && fail.Code(err) != fail.Usage {
+				return nil, fail.Usagef("%q is no lab that is up, no file and no built-in lab (%s)", name, strings.Join(labfile.BuiltinNames(), ", "))
+			}
 			return nil, err
 		}
 	}
@@ -64,7 +74,7 @@ func findPicture(name string) (*picture, error) {
 }
 
 func pictureOfState(s *lab.State) *picture {
-	p := &picture{name: s.Name, planes: s.Planes, link: strings.TrimSpace(s.Wire + " " + strings.Join(s.Plane.Words(), " "))}
+	p := &picture{name: s.Name, planes: s.Planes, link: strings.TrimSpace("over " + s.Wire + " " + strings.Join(s.Plane.Words(), " "))}
 	for _, h := range s.Hosts {
 		p.hosts = append(p.hosts, h.Name)
 		var nics []string
@@ -74,6 +84,28 @@ func pictureOfState(s *lab.State) *picture {
 		p.nics = append(p.nics, nics)
 	}
 	return p
+}
+
+// describeStates says what is set on a running lab: once where all NICs have the same on a plane.
+func describeStates(states []serve.ImpairState) []string {
+	words := map[int]map[string]bool{}
+	for _, st := range states {
+		if words[st.Plane] == nil {
+			words[st.Plane] = map[string]bool{}
+		}
+		words[st.Plane][st.Words] = true
+	}
+	var out []string
+	for _, st := range states {
+		line := fmt.Sprintf("plane %d of %s: %s", st.Plane, st.NIC, st.Words)
+		if len(words[st.Plane]) == 1 {
+			line = fmt.Sprintf("plane %d: %s", st.Plane, st.Words)
+		}
+		if st.Words != "clear" && !slices.Contains(out, line) {
+			out = append(out, line)
+		}
+	}
+	return out
 }
 
 func describeImpair(im labfile.Impair) string {
@@ -105,7 +137,7 @@ func (p *picture) text() string {
 		rows = max(rows, len(nics[i]))
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s, %s %s\n\n", p.name, count(len(p.hosts), "host"), count(p.planes, "plane"), p.link)
+	fmt.Fprintf(&b, "%s\n\n", strings.TrimSpace(fmt.Sprintf("%s: %s, %s %s", p.name, count(len(p.hosts), "host"), count(p.planes, "plane"), p.link)))
 	line := func(cell func(i, w int) string) {
 		for i, w := range cols {
 			b.WriteString("  " + cell(i, w))

@@ -6,8 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
 
@@ -30,7 +30,7 @@ func (e *env) labCommand() *cli.Command {
 			{
 				Name: "down", Usage: "end a lab: its programs, daemons and namespaces", ArgsUsage: "[LAB]",
 				Description: example("nicemu lab down"),
-				Flags:       []cli.Flag{&cli.BoolFlag{Name: "all", Usage: "every lab of this user, also what a killed one left"}},
+				Flags:       []cli.Flag{labFlag(), &cli.BoolFlag{Name: "all", Usage: "every lab of this user, also what a killed one left"}},
 				Action:      e.labDown, BashComplete: completeWords(labNames),
 			},
 			{
@@ -58,7 +58,7 @@ func (e *env) labCommand() *cli.Command {
 			},
 			{
 				Name: "graph", Usage: "a picture of a lab", ArgsUsage: "[LAB|FILE]", Description: example("nicemu lab graph"),
-				Flags:  []cli.Flag{&cli.BoolFlag{Name: "dot", Usage: "for Graphviz"}},
+				Flags:  []cli.Flag{labFlag(), &cli.BoolFlag{Name: "dot", Usage: "for Graphviz"}},
 				Action: e.labGraph, BashComplete: completeWords(labNames),
 			},
 			e.impairCommand(), e.labPlaneCommand(), e.captureCommand(),
@@ -168,6 +168,9 @@ func (e *env) bringUp(c *cli.Context) (*lab.State, error) {
 	if !slices.Contains([]string{"", "planes", "veth"}, oob) {
 		return nil, fail.Usagef("--oob %s: planes or veth", oob)
 	}
+	if err := lab.CheckGroup(c.String("group")); err != nil {
+		return nil, err
+	}
 	return lab.Up(c.Context, l, lab.Options{
 		Isolation: how, OOB: oob,
 		File: name, Version: e.version, DaemonPerHost: c.Bool("daemon-per-host"), Group: c.String("group"), NoView: c.Bool("no-view"),
@@ -192,17 +195,17 @@ func (e *env) labUp(c *cli.Context) error {
 // describe prints what `up` made.
 func (e *env) describe(s *lab.State) error {
 	kept := map[lab.Isolation]string{
-		lab.IsolateRoot: "network, UTS and mount namespaces", lab.IsolateUser: "namespaces inside a user namespace", lab.IsolateNone: "no namespaces",
+		lab.IsolateRoot: "hosts are network, UTS and mount namespaces", lab.IsolateUser: "hosts are namespaces inside a user namespace",
+		lab.IsolateNone: "all hosts are this machine, with addresses of its loopback interface",
 	}[s.Isolation]
 	tcp := map[string]string{
 		"planes": "TCP crosses the planes as well", "veth": "TCP goes beside the planes, over a bridge of its own", "machine": "TCP goes over the loopback interface",
 	}[s.OOB]
-	fmt.Fprintf(e.out, "%s: %s, %s over %s, %s; %s\n", s.Name, count(len(s.Hosts), "host"), count(s.Planes, "plane"), s.Wire, kept, tcp)
-	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "HOST\tNIC\tADDRESS")
+	fmt.Fprintf(e.out, "%s: %s, %s over %s; %s; %s\n", s.Name, count(len(s.Hosts), "host"), count(s.Planes, "plane"), s.Wire, kept, tcp)
+	var rows [][]string
 	for i, h := range s.Hosts {
 		if i == 16 && len(s.Hosts) > 20 {
-			fmt.Fprintf(w, "…\t\t%d more\n", len(s.Hosts)-i)
+			rows = append(rows, []string{"…", "", fmt.Sprintf("%d more", len(s.Hosts)-i)})
 			break
 		}
 		for _, n := range h.NICs {
@@ -210,10 +213,10 @@ func (e *env) describe(s *lab.State) error {
 			for _, a := range n.Addrs {
 				addrs = append(addrs, a.String())
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\n", h.Name, n.Name, strings.Join(addrs, " "))
+			rows = append(rows, []string{h.Name, n.Name, strings.Join(addrs, " ")})
 		}
 	}
-	if err := w.Flush(); err != nil {
+	if err := columns(e.out, []string{"HOST", "NIC", "ADDRESS"}, rows); err != nil {
 		return err
 	}
 	if len(s.Hosts) > 0 {
@@ -296,7 +299,10 @@ func (e *env) labDown(c *cli.Context) error {
 		}
 		return errors.Join(errs...)
 	}
-	s, err := lab.Find(lab.KindLab, c.Args().First())
+	if c.Args().Len() > 1 {
+		return fail.Usagef("one lab at a time, or --all; what is %q?", c.Args().Get(1))
+	}
+	s, err := lab.Find(lab.KindLab, named1(c))
 	if err != nil {
 		return err
 	}
@@ -305,6 +311,14 @@ func (e *env) labDown(c *cli.Context) error {
 	}
 	e.note("%s is down", s.Name)
 	return nil
+}
+
+// named1 is the lab that the only argument or --lab names.
+func named1(c *cli.Context) string {
+	if name := c.Args().First(); name != "" {
+		return name
+	}
+	return c.String("lab")
 }
 
 func (e *env) labLs(c *cli.Context) error {
@@ -324,12 +338,13 @@ func (e *env) labLs(c *cli.Context) error {
 		e.note("no lab is up; `nicemu lab up two-hosts` makes one")
 		return nil
 	}
-	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "LAB\tSTATE\tHOSTS\tPLANES\tWIRE\tPROGRAMS")
+	var rows [][]string
 	for _, s := range all {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%d\n", s.Name, s.Health(), len(s.Hosts), s.Planes, s.Wire, len(s.Running()))
+		rows = append(rows, []string{
+			s.Name, s.Health(), strconv.Itoa(len(s.Hosts)), strconv.Itoa(s.Planes), s.Wire, strconv.Itoa(len(s.Running())),
+		})
 	}
-	return w.Flush()
+	return columns(e.out, []string{"LAB", "STATE", "HOSTS", "PLANES", "WIRE", "PROGRAMS"}, rows)
 }
 
 // labWithHost finds the lab a host is meant to be in: the named one, the only one, or the only one with that host.
@@ -384,8 +399,13 @@ func shellLine(argv []string) []string {
 func (e *env) labRun(c *cli.Context) (err error) {
 	args := c.Args().Slice()
 	at := slices.Index(args, "--")
-	if at != 1 || len(args) < 3 {
-		return fail.Usagef("nicemu lab run FILE -- COMMAND")
+	switch {
+	case len(args) == 0:
+		return fail.Usagef("which lab, and which command? for example: nicemu lab run two-hosts -- nicemu lab exec a -- ibv_devinfo")
+	case at < 0 && len(args) > 1, at > 1:
+		return fail.Usagef("the command goes behind --: nicemu lab run %s -- %s", args[0], strings.Join(slices.DeleteFunc(args[1:], func(s string) bool { return s == "--" }), " "))
+	case at == 0 || len(args) < 3:
+		return fail.Usagef("which command? nicemu lab run %s -- COMMAND", strings.Trim(args[0], "-"))
 	}
 	s, err := e.bringUp(c)
 	if err != nil {

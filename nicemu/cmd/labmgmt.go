@@ -2,13 +2,11 @@ package cmd
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -135,17 +133,16 @@ func (e *env) impair(c *cli.Context) error {
 	if len(words) > 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NIC\tPLANE\tIMPAIRMENT")
+	var rows [][]string
 	for _, st := range states {
-		fmt.Fprintf(w, "%s\t%d\t%s\n", st.NIC, st.Plane, st.Words)
+		rows = append(rows, []string{st.NIC, strconv.Itoa(st.Plane), st.Words})
 	}
-	return w.Flush()
+	return columns(e.out, []string{"NIC", "PLANE", "IMPAIRMENT"}, rows)
 }
 
 // impairLab sends the words to all daemons of the lab that have one of the hosts.
 func impairLab(s *lab.State, a serve.ImpairArgs) ([]serve.ImpairState, error) {
-	ts, err := targetsOf(s)
+	ts, err := targetsOf(s, "")
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +162,7 @@ func impairLab(s *lab.State, a serve.ImpairArgs) ([]serve.ImpairState, error) {
 }
 
 func (e *env) labPlane(c *cli.Context) error {
-	up, plane, err := planeArgs(c.Args().Slice())
+	up, plane, err := planeArgs(c)
 	if err != nil {
 		return err
 	}

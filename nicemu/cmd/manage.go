@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -37,7 +36,8 @@ func (e *env) managementCommands() []*cli.Command {
 		},
 		{
 			Name: "paths", Usage: "peers and paths as the transport sees them", Category: "Management",
-			Description: example("nicemu paths --nic a/mr0"), Flags: flags(), Action: e.paths,
+			Description: example("nicemu paths --nic a/mr0"),
+			Flags:       flags(&cli.BoolFlag{Name: "all", Usage: "a line for every path, too"}), Action: e.paths,
 		},
 		{
 			Name: "events", Usage: "what happened: planes, paths, peers", Category: "Management",
@@ -61,11 +61,13 @@ func ask[T any](c *cli.Context, cmd string, args any) ([]T, []*target, error) {
 	}
 	var all []T
 	for _, t := range ts {
-		var out T
-		if err := t.call(cmd, c.String("nic"), args, &out); err != nil {
-			return nil, nil, err
+		for _, nic := range t.asked() {
+			var out T
+			if err := t.call(cmd, nic, args, &out); err != nil {
+				return nil, nil, err
+			}
+			all = append(all, out)
 		}
-		all = append(all, out)
 	}
 	return all, ts, nil
 }
@@ -78,14 +80,13 @@ func (e *env) status(c *cli.Context) error {
 	if c.Bool("json") {
 		return e.printEach(all)
 	}
-	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
 	for i, s := range all {
 		if i > 0 {
-			fmt.Fprintln(w)
+			fmt.Fprintln(e.out)
 		}
-		fmt.Fprintf(w, "daemon %d, version %s, up %s, %s\n", s.Daemon.PID, s.Daemon.Version,
+		fmt.Fprintf(e.out, "daemon %d, version %s, up %s, %s\n", s.Daemon.PID, s.Daemon.Version,
 			(time.Duration(s.Daemon.UptimeSeconds) * time.Second).String(), s.Daemon.Socket)
-		fmt.Fprintln(w, "NIC\tSTATE\tADDRESS\tMTU\tPLANES\tPROGRAMS\tQPS\tMRS")
+		var rows [][]string
 		for _, n := range s.NICs {
 			up := 0
 			for _, p := range n.Planes {
@@ -93,21 +94,26 @@ func (e *env) status(c *cli.Context) error {
 					up++
 				}
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d/%d\t%d\t%d\t%d\n", n.Name, n.State, strings.Join(n.Addrs, " "), n.ActiveMTU,
-				up, len(n.Planes), len(n.Contexts), n.Objects.QPs, n.Objects.MRs)
+			rows = append(rows, []string{
+				n.Name, n.State, strings.Join(n.Addrs, " "), fmt.Sprint(n.ActiveMTU), fmt.Sprintf("%d/%d", up, len(n.Planes)),
+				fmt.Sprint(len(n.Contexts)), fmt.Sprint(n.Objects.QPs), fmt.Sprint(n.Objects.MRs),
+			})
+		}
+		if err := columns(e.out, []string{"NIC", "STATE", "ADDRESS", "MTU", "PLANES", "PROGRAMS", "QPS", "MRS"}, rows); err != nil {
+			return err
 		}
 		for _, n := range s.NICs {
 			for _, x := range n.Contexts {
-				fmt.Fprintf(w, "%s: %s (%d)\t%d QPs, %d MRs\n", n.Name, x.Program, x.PID, x.Objects.QPs, x.Objects.MRs)
+				fmt.Fprintf(e.out, "%s: %s (process %d): %d QPs, %d MRs\n", n.Name, x.Program, x.PID, x.Objects.QPs, x.Objects.MRs)
 			}
 			for _, p := range n.Planes {
 				if p.Link != "up" || p.Admin != "up" {
-					fmt.Fprintf(w, "%s: plane %d is down (link %s, switched %s), %s\n", n.Name, p.Plane, p.Link, p.Admin, p.Wire)
+					fmt.Fprintf(e.out, "%s: plane %d is down (link %s, switched %s), %s\n", n.Name, p.Plane, p.Link, p.Admin, p.Wire)
 				}
 			}
 		}
 	}
-	return w.Flush()
+	return nil
 }
 
 // printEach prints one object, or one per line for several daemons.
@@ -137,7 +143,7 @@ func (e *env) stats(c *cli.Context) error {
 	if c.Bool("json") {
 		return e.printEach(all)
 	}
-	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	var rows [][]string
 	row := func(who string, m map[string]uint64) {
 		var names []string
 		for k, v := range m {
@@ -147,7 +153,7 @@ func (e *env) stats(c *cli.Context) error {
 		}
 		slices.Sort(names)
 		for _, k := range names {
-			fmt.Fprintf(w, "%s\t%s\t%d\t\n", who, k, m[k])
+			rows = append(rows, []string{who, k, u64(m[k])})
 		}
 	}
 	for _, s := range all {
@@ -166,7 +172,7 @@ func (e *env) stats(c *cli.Context) error {
 			row(n.Name+" transport", numbers(n.Engine))
 		}
 	}
-	return w.Flush()
+	return columns(e.out, []string{"OF", "COUNTER", "VALUE"}, rows)
 }
 
 // numbers are the whole numbers of a JSON object that another room defines.
@@ -210,10 +216,13 @@ func (e *env) watch(c *cli.Context, ts []*target) error {
 		var rates []rate
 		for _, t := range ts {
 			var s api.Stats
-			if err := t.call("stats", c.String("nic"), nil, &s); err != nil {
+			if err := t.call("stats", "", nil, &s); err != nil {
 				return err
 			}
 			for _, n := range s.NICs {
+				if !t.means(n.Name) {
+					continue
+				}
 				for _, p := range n.Planes {
 					k := key{n.Name, p.Plane}
 					was := last[k]
@@ -254,145 +263,16 @@ func (e *env) printRates(c *cli.Context, rates []rate) error {
 		}
 		return nil
 	}
-	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "NIC\tPLANE\tTX Gbit/s\tRX Gbit/s\tTX packets/s\tRX packets/s\tDROPPED/s\t")
+	rows := make([][]string, 0, len(rates))
 	for _, r := range rates {
-		fmt.Fprintf(w, "%s\t%d\t%.2f\t%.2f\t%.0f\t%.0f\t%.0f\t\n", r.NIC, r.Plane, r.TxBits/1e9, r.RxBits/1e9, r.TxPkts, r.RxPkts, r.Dropped)
+		rows = append(rows, strings.Split(fmt.Sprintf("%s %d %.2f %.2f %.0f %.0f %.0f", r.NIC, r.Plane, r.TxBits/1e9, r.RxBits/1e9, r.TxPkts, r.RxPkts, r.Dropped), " "))
 	}
-	fmt.Fprintln(w)
-	return w.Flush()
-}
-
-func (e *env) paths(c *cli.Context) error {
-	all, _, err := ask[api.Paths](c, "paths", nil)
-	if err != nil {
+	head := []string{"NIC", "PLANE", "TX Gbit/s", "RX Gbit/s", "TX packets/s", "RX packets/s", "DROPPED/s"}
+	if err := columns(e.out, head, rows); err != nil {
 		return err
 	}
-	if c.Bool("json") {
-		return e.printEach(all)
-	}
-	for _, p := range all {
-		for _, n := range p.NICs {
-			fmt.Fprintf(e.out, "%s\n", n.Name)
-			if err := e.printTree("  ", n.Peers); err != nil {
-				return err
-			}
-		}
-	}
+	fmt.Fprintln(e.out)
 	return nil
-}
-
-// printTree prints what the transport says of its paths: its fields are its own, and new ones show up by themselves.
-// A list of flat objects becomes a table.
-func (e *env) printTree(indent string, v any) error {
-	switch x := v.(type) {
-	case []any:
-		if table(x) {
-			return e.printTable(indent, x)
-		}
-		for _, item := range x {
-			if err := e.printTree(indent, item); err != nil {
-				return err
-			}
-		}
-	case map[string]any:
-		var flat, deep []string
-		for k, val := range x {
-			switch val.(type) {
-			case []any, map[string]any:
-				deep = append(deep, k)
-			default:
-				flat = append(flat, k)
-			}
-		}
-		slices.Sort(flat)
-		slices.Sort(deep)
-		var words []string
-		for _, k := range flat {
-			words = append(words, k+" "+scalar(x[k]))
-		}
-		if len(words) > 0 {
-			fmt.Fprintf(e.out, "%s%s\n", indent, strings.Join(words, "  "))
-		}
-		for _, k := range deep {
-			fmt.Fprintf(e.out, "%s%s\n", indent, k)
-			if err := e.printTree(indent+"  ", x[k]); err != nil {
-				return err
-			}
-		}
-	case nil:
-		fmt.Fprintf(e.out, "%snone\n", indent)
-	default:
-		fmt.Fprintf(e.out, "%s%s\n", indent, scalar(x))
-	}
-	return nil
-}
-
-func scalar(v any) string {
-	switch x := v.(type) {
-	case float64:
-		return strconv.FormatFloat(x, 'f', -1, 64)
-	case string:
-		return x
-	}
-	return fmt.Sprint(v)
-}
-
-func table(list []any) bool {
-	for _, item := range list {
-		m, ok := item.(map[string]any)
-		if !ok {
-			return false
-		}
-		for _, v := range m {
-			switch v.(type) {
-			case []any, map[string]any:
-				return false
-			}
-		}
-	}
-	return len(list) > 0
-}
-
-func (e *env) printTable(indent string, list []any) error {
-	cols := map[string]bool{}
-	for _, item := range list {
-		for k := range item.(map[string]any) {
-			cols[k] = true
-		}
-	}
-	var names []string
-	for k := range cols {
-		names = append(names, k)
-	}
-	// What the thing is comes first.
-	order := func(s string) int { return slices.Index([]string{"plane", "path", "state"}, s) }
-	slices.SortFunc(names, func(a, b string) int {
-		oa, ob := order(a), order(b)
-		switch {
-		case oa >= 0 && ob >= 0:
-			return oa - ob
-		case oa >= 0:
-			return -1
-		case ob >= 0:
-			return 1
-		}
-		return strings.Compare(a, b)
-	})
-	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "%s%s\t\n", indent, strings.ToUpper(strings.Join(names, "\t")))
-	for _, item := range list {
-		var cells []string
-		for _, k := range names {
-			v, ok := item.(map[string]any)[k]
-			if !ok {
-				v = "-"
-			}
-			cells = append(cells, scalar(v))
-		}
-		fmt.Fprintf(w, "%s%s\t\n", indent, strings.Join(cells, "\t"))
-	}
-	return w.Flush()
 }
 
 func (e *env) events(c *cli.Context) error {
@@ -420,9 +300,10 @@ func (e *env) newEvents(c *cli.Context, ts []*target, since []uint64) error {
 	var all []api.Event
 	for i, t := range ts {
 		var ev api.Events
-		if err := t.call("events", c.String("nic"), api.EventsArgs{Since: since[i]}, &ev); err != nil {
+		if err := t.call("events", "", api.EventsArgs{Since: since[i]}, &ev); err != nil {
 			return err
 		}
+		ev.Events = slices.DeleteFunc(ev.Events, func(v api.Event) bool { return !t.means(v.NIC) })
 		if ev.Lost > 0 {
 			e.note("%d older events are forgotten", ev.Lost)
 		}
@@ -438,12 +319,15 @@ func (e *env) newEvents(c *cli.Context, ts []*target, since []uint64) error {
 			continue
 		}
 		at := time.Unix(0, int64(ev.Time*1e9)).Format("15:04:05.000")
-		line := fmt.Sprintf("%s %-8s %-16s plane %d", at, ev.NIC, ev.Kind, ev.Plane)
+		line := fmt.Sprintf("%s  %-8s  %-12s", at, ev.NIC, ev.Kind)
+		if !strings.HasPrefix(ev.Kind, "assoc") { // an association is over all planes
+			line += fmt.Sprintf("  plane %d", ev.Plane)
+		}
 		if strings.HasPrefix(ev.Kind, "path") {
-			line += fmt.Sprintf(" path %d", ev.Path)
+			line += fmt.Sprintf("  path %d", ev.Path)
 		}
 		if ev.Peer != "" {
-			line += " peer " + ev.Peer
+			line += "  peer " + ev.Peer
 		}
 		fmt.Fprintln(e.out, line)
 	}
@@ -451,7 +335,7 @@ func (e *env) newEvents(c *cli.Context, ts []*target, since []uint64) error {
 }
 
 func (e *env) plane(c *cli.Context) error {
-	up, plane, err := planeArgs(c.Args().Slice())
+	up, plane, err := planeArgs(c)
 	if err != nil {
 		return err
 	}
@@ -460,24 +344,27 @@ func (e *env) plane(c *cli.Context) error {
 		return err
 	}
 	for _, t := range ts {
-		if err := t.call("plane", c.String("nic"), api.PlaneArgs{Plane: plane, Up: up}, nil); err != nil {
-			return err
+		for _, nic := range t.asked() {
+			if err := t.call("plane", nic, api.PlaneArgs{Plane: plane, Up: up}, nil); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
 // planeArgs reads "down 2" and "2 down": people mix them up, and nothing else can be meant.
-func planeArgs(args []string) (up bool, plane int, err error) {
+func planeArgs(c *cli.Context) (up bool, plane int, err error) {
+	args := c.Args().Slice()
 	if len(args) != 2 {
-		return false, 0, fail.Usagef("which plane, up or down? for example: plane down 2")
+		return false, 0, fail.Usagef("which plane, up or down? for example: %s 2 down", c.Command.HelpName)
 	}
 	if args[1] == "up" || args[1] == "down" {
 		args[0], args[1] = args[1], args[0]
 	}
 	plane, err = strconv.Atoi(args[1])
 	if err != nil || plane < 0 || args[0] != "up" && args[0] != "down" {
-		return false, 0, fail.Usagef("%q is neither `up N` nor `down N`", strings.Join(args, " "))
+		return false, 0, fail.Usagef("%q is no plane and up or down; for example: %s 2 down", strings.Join(c.Args().Slice(), " "), c.Command.HelpName)
 	}
 	return args[0] == "up", plane, nil
 }

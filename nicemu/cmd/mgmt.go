@@ -44,8 +44,12 @@ func dial(socket string) (*client.Client, error) {
 func findSocket() (string, *client.Client, error) {
 	if s := os.Getenv("MR_SOCKET"); s != "" {
 		c, err := dial(s)
+		var told *fail.Error
+		if errors.As(err, &told) {
+			return "", nil, err
+		}
 		if err != nil {
-			return "", nil, fail.Failf("no daemon answers at MR_SOCKET=%s: %w", s, err)
+			return "", nil, fail.Failf("no daemon answers at MR_SOCKET=%s (%w); unset MR_SOCKET to look in the usual places", s, rootCause(err))
 		}
 		return s, c, nil
 	}
@@ -99,6 +103,17 @@ func findTarget(nic string) (*target, error) {
 	return nil, unknownNIC(nic, known)
 }
 
+// rootCause leaves out what the message says already.
+func rootCause(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}
+
 func allNames(c *client.Client) []string {
 	var st api.Status
 	if c.Mgmt("status", nil, &st) != nil {
@@ -143,6 +158,19 @@ func named(list string, n api.NICStatus) bool {
 	return slices.ContainsFunc(strings.Split(list, ","), func(w string) bool { return w == n.Name || w == host || w == n.Dev })
 }
 
+// means reports whether the NIC is one of those meant.
+func (t *target) means(name string) bool {
+	return slices.ContainsFunc(t.nics, func(n api.NICStatus) bool { return n.Name == name })
+}
+
+// asked are the names to ask the daemon for, one at a time; "" asks for all at once.
+func (t *target) asked() []string {
+	if len(t.nics) == len(t.status.NICs) {
+		return []string{""}
+	}
+	return t.nicArg
+}
+
 const unknownHellos = ^uint64(0)
 
 // hellos is how many connections the daemon has had. Ours stays open meanwhile, so that it does not count twice.
@@ -156,9 +184,17 @@ func (t *target) hellos() uint64 {
 
 // view describes the NICs for the view of /sys.
 func (t *target) view() []view.NIC {
+	devs := map[string]int{}
+	for _, n := range t.nics {
+		devs[n.Dev]++
+	}
 	var nics []view.NIC
 	for _, n := range t.nics {
-		v := view.NIC{Name: n.Dev, RateGb: 100, Version: t.status.Daemon.Version, GUID: n.GUID}
+		name := n.Dev
+		if devs[name] > 1 { // as our library names them
+			name = strings.ReplaceAll(n.Name, "/", "-")
+		}
+		v := view.NIC{Name: name, RateGb: 100, Version: t.status.Daemon.Version, GUID: n.GUID}
 		if g := n.GUID; len(g) == 16 {
 			v.GUID = g[:4] + ":" + g[4:8] + ":" + g[8:12] + ":" + g[12:]
 		}
@@ -190,19 +226,24 @@ func gidText(ip net.IP) string {
 
 // targets are all daemons that a management command is about: the one of MR_SOCKET, or every one of a lab.
 func targets(nic, labName string) ([]*target, error) {
+	if labName != "" && os.Getenv("MR_SOCKET") == "" {
+		s, err := lab.Find("", labName)
+		if err != nil {
+			return nil, err
+		}
+		return targetsOf(s, nic)
+	}
+	if os.Getenv("MR_SOCKET") == "" && nic != "" {
+		if err := onlyOneHas(nic); err != nil {
+			return nil, err
+		}
+	}
 	if os.Getenv("MR_SOCKET") != "" || nic != "" {
 		t, err := findTarget(nic)
 		if err != nil {
 			return nil, err
 		}
 		return []*target{t}, nil
-	}
-	if labName != "" {
-		s, err := lab.Find("", labName)
-		if err != nil {
-			return nil, err
-		}
-		return targetsOf(s)
 	}
 	all, err := lab.List("")
 	if err != nil {
@@ -217,11 +258,11 @@ func targets(nic, labName string) ([]*target, error) {
 		}
 		return []*target{t}, nil
 	case 1:
-		return targetsOf(all[0])
+		return targetsOf(all[0], "")
 	}
 	var ts []*target
 	for _, s := range all {
-		more, err := targetsOf(s)
+		more, err := targetsOf(s, "")
 		if err != nil {
 			return nil, err
 		}
@@ -230,20 +271,44 @@ func targets(nic, labName string) ([]*target, error) {
 	return ts, nil
 }
 
-// targetsOf connects to all daemons of a lab that live.
-func targetsOf(s *lab.State) ([]*target, error) {
+// onlyOneHas refuses a name that NICs of several labs have: the wrong one would be changed.
+func onlyOneHas(nic string) error {
+	all, err := lab.List("")
+	if err != nil {
+		return err
+	}
+	var have []string
+	for _, s := range all {
+		for _, h := range s.Hosts {
+			if slices.ContainsFunc(h.NICs, func(n lab.NIC) bool { return named(nic, api.NICStatus{Name: h.Name + "/" + n.Name, Dev: n.Name}) }) {
+				have = append(have, s.Name)
+				break
+			}
+		}
+	}
+	if len(have) > 1 {
+		return fail.Usagef("%s have a NIC %q; name one with --lab", strings.Join(have, " and "), nic)
+	}
+	return nil
+}
+
+// targetsOf connects to all daemons of a lab that live and have the NIC; "" means any.
+func targetsOf(s *lab.State, nic string) ([]*target, error) {
 	var ts []*target
 	var first error
 	for _, d := range s.Daemons {
 		c, err := dial(d.Socket)
 		if err == nil {
 			var t *target
-			if t, err = newTarget(d.Socket, c, ""); err == nil {
+			if t, err = newTarget(d.Socket, c, nic); err == nil {
 				ts = append(ts, t)
+			} else if fail.Code(err) == fail.Usage {
+				first = err
+				continue
 			}
 		}
 		if err != nil && first == nil {
-			first = fmt.Errorf("daemon %s of %s does not answer (%w); its log: %s", d.Name, s.Name, err, d.Log)
+			first = fmt.Errorf("daemon %s of %s does not answer (%w); its log: %s; `nicemu %s` cleans up", d.Name, s.Name, rootCause(err), d.Log, s.DownCommand())
 		}
 	}
 	if len(ts) == 0 {

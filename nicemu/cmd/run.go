@@ -210,13 +210,13 @@ func (e *env) runIn(m viewMode, t *target, path string, argv, environ []string, 
 }
 
 // plainTree writes the tree of /sys as plain files, for programs that ask our library where sysfs is. It is the same
-// for every run over these NICs, so that it need not be removed while one still reads.
+// for every run over these NICs, so that it need not be removed while one still reads; `down` removes it.
 func (e *env) plainTree(t *target, gidAttrs bool) (string, error) {
 	base, err := rundir.Dir()
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(base, "sysfs", strings.ReplaceAll(strings.Join(t.nicArg, ","), "/", "-"))
+	dir := filepath.Join(base, "sysfs", filepath.Base(t.socket), strings.ReplaceAll(strings.Join(t.nicArg, ","), "/", "-"))
 	return dir, view.Write(dir, view.Spec{NICs: t.view(), GIDAttrs: gidAttrs})
 }
 

@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/metaroce/metaroce/nicemu/lab"
 	"github.com/metaroce/metaroce/nicemu/labfile"
 	"github.com/metaroce/metaroce/nicemu/serve"
+	"github.com/metaroce/metaroce/nicemu/wire/udp"
 )
 
 func (e *env) upCommand() *cli.Command {
@@ -101,13 +103,18 @@ func (e *env) down(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
+		var errs []error
 		for _, s := range all {
 			if err := s.Down(); err != nil {
-				return err
+				errs = append(errs, err)
+				continue
 			}
 			e.note("%s is down", s.Name)
 		}
-		return nil
+		if len(all) == 0 {
+			e.note("nothing is up")
+		}
+		return errors.Join(errs...)
 	}
 	s, err := lab.Find(lab.KindNIC, strings.ReplaceAll(c.Args().First(), "/", "-"))
 	if err != nil {
@@ -141,6 +148,12 @@ func upNIC(c *cli.Context) (serve.NIC, error) {
 	if err := addressesOf(c, &n); err != nil {
 		return n, err
 	}
+	if mtu := c.Int("mtu"); mtu < labfile.MinMTU || mtu > labfile.MaxMTU {
+		return n, fail.Usagef("--mtu %d: a number from %d to %d", mtu, labfile.MinMTU, labfile.MaxMTU)
+	}
+	if err := lab.CheckGroup(c.String("group")); err != nil {
+		return n, err
+	}
 	wires := c.StringSlice("wire")
 	if len(wires) == 0 {
 		wires = []string{"mem:"}
@@ -148,7 +161,11 @@ func upNIC(c *cli.Context) (serve.NIC, error) {
 	for _, w := range wires {
 		kind, _, _ := strings.Cut(w, ":")
 		switch kind {
-		case "tap", "udp", "mem":
+		case "udp":
+			if _, err := udp.ParseURL(w); err != nil {
+				return n, fail.Usagef("--wire %w", err)
+			}
+		case "tap", "mem":
 		default:
 			if near := labfile.Nearest(kind, []string{"tap", "udp", "mem"}); near != "" {
 				return n, fail.Usagef("--wire %s: unknown kind of wire; did you mean %s:?", w, near)

@@ -7,7 +7,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -97,6 +99,20 @@ func (s *State) await(ctx context.Context, d *Daemon, exited chan struct{}, c *e
 			}
 		}
 	}
+}
+
+// CheckGroup refuses a group that does not exist before anything is made for it.
+func CheckGroup(name string) error {
+	if name == "" {
+		return nil
+	}
+	if _, err := strconv.Atoi(name); err == nil {
+		return nil
+	}
+	if _, err := user.LookupGroup(name); err != nil {
+		return fail.Usagef("--group %s: this machine has no group of that name (`getent group` lists them)", name)
+	}
+	return nil
 }
 
 // answers reports whether somebody listens at a control socket.

@@ -36,7 +36,9 @@ func (s *State) down() error {
 	if s.Holder != nil {
 		errs = append(errs, s.Holder.End(grace))
 	}
+	base := filepath.Dir(s.dir)
 	for _, d := range s.Daemons {
+		errs = append(errs, os.RemoveAll(filepath.Join(base, "sysfs", filepath.Base(d.Socket)))) // what `run` without a view left
 		if err := os.Remove(d.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -44,6 +46,7 @@ func (s *State) down() error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%s: %w", s.Name, err)
 	}
+	_ = os.Remove(filepath.Join(base, "sysfs")) // unless others have something there
 	return os.RemoveAll(s.dir)
 }
 

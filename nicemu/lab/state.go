@@ -190,7 +190,7 @@ func Find(kind, name string) (*State, error) {
 	}
 	what, make := "lab", "nicemu lab up two-hosts"
 	if kind == KindNIC {
-		what, make = "NIC", "nicemu up --addr 10.0.0.1/24 --wire udp:ADDRESS"
+		what, make = "NIC", "nicemu up --addr 10.0.0.1/24"
 	}
 	var names []string
 	for _, s := range all {
@@ -200,12 +200,18 @@ func Find(kind, name string) (*State, error) {
 		names = append(names, s.Name)
 	}
 	switch {
+	case len(all) == 0 && name != "":
+		return nil, fail.Failf("no %s %q is up: none is; `%s` makes one", what, name, make)
 	case len(all) == 0:
 		return nil, fail.Failf("no %s is up; `%s` makes one", what, make)
 	case name == "" && len(all) == 1:
 		return all[0], nil
 	case name == "":
-		return nil, fail.Usagef("several are up (%s); name one", join(names))
+		how := "--lab " + names[0]
+		if kind == KindNIC {
+			how = "nicemu down " + names[0]
+		}
+		return nil, fail.Usagef("several %ss are up (%s); name one, for example: %s", what, join(names), how)
 	}
 	if near := labfile.Nearest(name, names); near != "" {
 		return nil, fail.Failf("no %s %q is up; did you mean %q?", what, name, near)

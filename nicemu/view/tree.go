@@ -27,7 +27,7 @@ func nicTree(files map[string]string, s Spec, i int, n NIC) {
 	set(uverbs, "ibdev", n.Name, "abi_version", "1", "dev", fmt.Sprintf("231:%d", 192+i))
 	set(dev,
 		"node_type", "1: CA", "node_guid", n.GUID, "sys_image_guid", n.GUID, "node_desc", "MetaRoCE emulated NIC",
-		"fw_ver", n.Version, "hw_rev", "0", "hca_type", "nicemu", "board_id", "MR_NICEMU",
+		"fw_ver", n.Version, "hw_rev", "0", "hca_type", "nicemu", "board_id", "MR_EMULATED",
 		// No PCI device stands behind it; programs that resolve the link get a directory that says so.
 		"device/vendor", "0x0000", "device/device", "0x0000", "device/numa_node", "-1",
 	)
