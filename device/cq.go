@@ -57,6 +57,9 @@ func (c *Context) CreateCQ(r *hostq.CreateCQ) (uint32, error) {
 
 const cqeSize = 128
 
+// resizeMost is how many completions may wait when a CQ is resized: copying them keeps every other program waiting.
+const resizeMost = 1 << 16
+
 // ResizeCQ moves a CQ to another ring. What was not polled is copied; the indices run on, so that the program goes
 // on polling at the same number.
 func (c *Context) ResizeCQ(r *hostq.CreateCQ) error {
@@ -72,6 +75,9 @@ func (c *Context) ResizeCQ(r *hostq.CreateCQ) error {
 	left := q.prod - cons
 	if !ok || left > q.ring.Entries() || left > ring.Entries() {
 		return syscall.EINVAL
+	}
+	if left > resizeMost {
+		return syscall.EBUSY
 	}
 	var e hostq.CQE
 	for i := cons; i != q.prod; i++ {
@@ -91,6 +97,9 @@ func (c *Context) ResizeCQ(r *hostq.CreateCQ) error {
 		return syscall.EIO
 	}
 	q.ring = ring
+	if q.dead && !ring.SetFlags(hostq.RingOverrun) { // it stays lost
+		c.fault()
+	}
 	return nil
 }
 

@@ -215,3 +215,33 @@ func heap() uint64 {
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
+
+// TestResizeHostile: a consumer index that claims millions of waiting completions does not make the device copy them;
+// a queue that overran says so in its new ring too.
+func TestResizeHostile(t *testing.T) {
+	w := newWorld(t, true)
+	const many = 1 << 17
+	mem := hostq.NewTestMem(64 << 20)
+	p := &prog{t: t, nic: w.nics[0], Prog: hostqtest.New(mem), ev: &events{}}
+	p.ctx = w.nics[0].OpenContext(device.ContextConfig{Mem: mem, Space: &ram{}, Notifier: p.ev})
+	big, next := p.NewQueue(many, 128, 0), p.NewQueue(many, 128, 0)
+	cq := must(p.ctx.CreateCQ(&hostq.CreateCQ{Entries: many, Ring: big.Off}))(t)
+	big.Hdr.Cons -= many
+	if err := p.ctx.ResizeCQ(&hostq.CreateCQ{Handle: cq, Entries: many, Ring: next.Off}); err == nil {
+		t.Error("it copied them all")
+	}
+	p.pd = must(p.ctx.AllocPD())(t)
+	q := p.qpOn(cq)
+	p.modify(q, device.Init, toInit)
+	q.RQ.PutRecv(1)
+	q.RQ.Ring()
+	p.modify(q, device.Err, 1)
+	w.step(1)
+	big.Hdr.Cons = 0
+	if big.Flags() != hostq.RingOverrun {
+		t.Fatal("no overrun")
+	}
+	if err := p.ctx.ResizeCQ(&hostq.CreateCQ{Handle: cq, Entries: many, Ring: next.Off}); err != nil || next.Flags() != hostq.RingOverrun {
+		t.Errorf("resize: %v, flags %d", err, next.Flags())
+	}
+}

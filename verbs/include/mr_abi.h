@@ -73,7 +73,8 @@ enum mr_op {
     MR_OP_CREATE_CQ = 26,       /* mr_create_cq -> mr_handle */
     MR_OP_DESTROY_CQ = 27,      /* mr_handle -> mr_destroy_reply; EBUSY while QPs use it */
     MR_OP_RESIZE_CQ = 28,       /* mr_create_cq (handle set) -> mr_hdr; the daemon copies what was not polled, the
-                                   indices run on in the new ring; EINVAL when more is waiting than fits */
+                                   indices run on in the new ring; EINVAL when more is waiting than fits, EBUSY
+                                   when more than 65,536 */
     MR_OP_CREATE_SRQ = 29,      /* mr_create_srq -> mr_handle */
     MR_OP_MODIFY_SRQ = 30,
     MR_OP_QUERY_SRQ = 31,

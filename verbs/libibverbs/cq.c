@@ -212,6 +212,7 @@ static struct mr_cq *make_cq(struct ibv_context *c, const struct cq_want *w) {
     pthread_mutex_init(&cq->ibv.mutex, NULL);
     pthread_cond_init(&cq->ibv.cond, NULL);
     pthread_mutex_init(&cq->lock, NULL);
+    pthread_mutex_init(&cq->arm_lock, NULL);
     mr_cq_ex_fill(cq, 0);
     return cq;
 }
@@ -243,8 +244,8 @@ struct ibv_cq_ex *mr_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr
     return cq ? &cq->ibv : NULL;
 }
 
-/* A new ring takes over. Indices run on: the daemon copies what was not polled and continues at the same number in the
- * new ring; nobody polls meanwhile. */
+/* A new ring takes over. Indices run on: the daemon copies what was not polled and the arming, and continues at the
+ * same number in the new ring; nobody polls or arms meanwhile. */
 MR_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe) {
     struct mr_cq *cq = to_cq(ibcq);
     struct mr_ctx *ctx = to_ctx(ibcq->context);
@@ -259,6 +260,7 @@ MR_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe) {
         return mr_err(ENOMEM);
     struct mr_create_cq req = {.handle = ibcq->handle, .entries = entries, .ring = off, .cookie = cq->name.cookie};
     pthread_mutex_lock(&cq->lock);
+    pthread_mutex_lock(&cq->arm_lock);
     err = MR_CALL(ctx, MR_OP_RESIZE_CQ, &req, &rep);
     uint64_t old_off = off, old_len = len;
     if (!err) {
@@ -267,6 +269,7 @@ MR_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe) {
         use_ring(ctx, cq, off, len, entries);
         ibcq->cqe = (int)(entries < ctx->attr.max_cqe ? entries : ctx->attr.max_cqe);
     }
+    pthread_mutex_unlock(&cq->arm_lock);
     pthread_mutex_unlock(&cq->lock);
     mr_arena_free(&ctx->arena, old_off, old_len);
     return mr_err(err);

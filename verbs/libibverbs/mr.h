@@ -5,7 +5,7 @@
  *
  * Locks, outermost first:
  *   list_lock (control.c: open contexts, for fork)   ctx->table_lock (qpn and cookie tables, CQ clean-up)
- *   cq->lock (consumer side of a CQ)                 qp->sq.lock, qp->rq.lock (producer sides)
+ *   cq->lock (consumer side of a CQ), cq->arm_lock   qp->sq.lock, qp->rq.lock (producer sides)
  *   conn->lock (one request and its reply), arena->lock: leaves.
  */
 #ifndef MR_H
@@ -221,6 +221,7 @@ struct mr_channel {
 struct mr_cq {
     struct ibv_cq_ex ibv; /* every CQ has this size: programs cast freely between the two */
     pthread_mutex_t lock;
+    pthread_mutex_t arm_lock; /* arming, and moving to another ring; taken after lock */
     struct mr_ring *ring;
     uint8_t *entries;
     uint32_t mask;

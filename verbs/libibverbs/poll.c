@@ -157,6 +157,7 @@ int mr_req_notify_cq(struct ibv_cq *ibcq, int solicited_only) {
     struct mr_cq *cq = to_cq(ibcq);
     if (mr_is_gone(to_ctx(ibcq->context)))
         return mr_err(EIO);
+    pthread_mutex_lock(&cq->arm_lock); /* or the arming is left behind in a ring that is given up */
     if (solicited_only) { /* never weaken an arm that is set */
         uint32_t none = 0;
         __atomic_compare_exchange_n(&cq->ring->arm, &none, MR_ARM_SOLICITED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
@@ -165,6 +166,7 @@ int mr_req_notify_cq(struct ibv_cq *ibcq, int solicited_only) {
         if (cq->bell && !is_empty(cq))
             mr_ring_bell(to_ctx(ibcq->context), cq->bell - 1);
     }
+    pthread_mutex_unlock(&cq->arm_lock);
     return 0;
 }
 

@@ -107,5 +107,6 @@ void api_details(void);
 void fork_safety(void);
 void cancelled_threads(void);
 void closed_under_waiter(void);
+void resize_while_armed(void);
 
 #endif

@@ -4,6 +4,7 @@
  */
 #include "errors.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
@@ -77,21 +78,26 @@ static void *close_b(void *arg) {
     return NULL;
 }
 
+/* The usual pair, and events for b's CQ. */
+static void pair_events(struct pair *p) {
+    struct end_want we = usual;
+    struct peer pa, pb;
+    we.events = true;
+    end_open(&p->a, &opt, &usual);
+    end_open(&p->b, &opt, &we);
+    end_describe(&p->a, &pa, 1);
+    end_describe(&p->b, &pb, 2);
+    MUST(!qp_to_init(p->a.qp, ALL_ACCESS) && !qp_to_init(p->b.qp, ALL_ACCESS), "to INIT: %m");
+    qp_connect(&p->a, p->a.qp, &pb, 1, &impatient);
+    qp_connect(&p->b, p->b.qp, &pa, 2, &impatient);
+}
+
 /* Only the waits are cancellation points, and a thread that is cancelled there leaves nothing locked (rping does it).
  */
 void cancelled_threads(void) {
     struct pair p;
-    struct end_want we = usual;
-    struct peer pa, pb;
     bool passed;
-    we.events = true;
-    end_open(&p.a, &opt, &usual);
-    end_open(&p.b, &opt, &we);
-    end_describe(&p.a, &pa, 1);
-    end_describe(&p.b, &pb, 2);
-    MUST(!qp_to_init(p.a.qp, ALL_ACCESS) && !qp_to_init(p.b.qp, ALL_ACCESS), "to INIT: %m");
-    qp_connect(&p.a, p.a.qp, &pb, 1, &impatient);
-    qp_connect(&p.b, p.b.qp, &pa, 2, &impatient);
+    pair_events(&p);
     cancel(&p, work, &passed);
     CHECK(passed, "posting, polling and asking are no cancellation points");
     cancel(&p, wait_cq, &passed);
@@ -121,4 +127,42 @@ void closed_under_waiter(void) {
         for (int k = 0; k < 2; k++)
             MUST(join_within(t[k], 5), "%s: it waits for ever", current);
     }
+}
+
+struct resizer {
+    struct ibv_cq *cq;
+    _Atomic bool stop;
+};
+
+static void *run_resizer(void *arg) {
+    struct resizer *r = arg;
+    for (int i = 0; !r->stop; i++)
+        MUST(!ibv_resize_cq(r->cq, i % 2 ? 64 : 128), "resize: %m");
+    return NULL;
+}
+
+/* A CQ that is armed while another thread resizes it gives its event all the same. */
+void resize_while_armed(void) {
+    struct pair p;
+    struct ibv_cq *cq;
+    void *context;
+    pthread_t t;
+    pair_events(&p);
+    struct pollfd f = {.fd = p.b.channel->fd, .events = POLLIN};
+    struct resizer r = {.cq = p.b.cq};
+    struct wr w = good(&p, IBV_WR_SEND);
+    w.len = 16;
+    MUST(!pthread_create(&t, NULL, run_resizer, &r), "thread");
+    for (int i = 0; i < 300 && !failures; i++) {
+        MUST(!post_recv(&p.b, 64, p.b.mr->lkey, 1) && !ibv_req_notify_cq(p.b.cq, 0), "%m");
+        MUST(!post(p.a.qp, &w, 1), "post: %m");
+        CHECK(poll(&f, 1, 2000) == 1, "no event, round %d", i);
+        EXPECT(&p.b, IBV_WC_SUCCESS);
+        EXPECT(&p.a, IBV_WC_SUCCESS);
+        if (poll(&f, 1, 0) == 1 && !ibv_get_cq_event(p.b.channel, &cq, &context))
+            ibv_ack_cq_events(cq, 1);
+    }
+    r.stop = true;
+    pthread_join(t, NULL);
+    pair_close(&p);
 }

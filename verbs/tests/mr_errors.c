@@ -150,6 +150,7 @@ static const struct {
     CASE(fork_safety),
     CASE(cancelled_threads),
     CASE(closed_under_waiter),
+    CASE(resize_while_armed),
 };
 
 int main(int argc, char **argv) {
