@@ -236,7 +236,13 @@ func doOpen(c *client, m *hostq.Open, fds []int) answer {
 		return answer{err: unix.EINVAL}
 	}
 	c.mem = mem
-	return c.open(n)
+	a := c.open(n)
+	if a.err != nil { // it may ask again: nothing of this try must stay
+		unix.Munmap(c.mem) //nolint:errcheck // it was mapped
+		closeAll([]int{c.bell, c.async})
+		c.mem, c.bell, c.async = nil, -1, -1
+	}
+	return a
 }
 
 // open makes the descriptors and the context.

@@ -216,6 +216,28 @@ func TestSpace(t *testing.T) {
 	}
 }
 
+// TestOpenFails: an OPEN that fails half-way leaves nothing behind, so that asking again and again costs nothing.
+func TestOpenFails(t *testing.T) {
+	d := start(t, nil)
+	d.Stop() // the loop takes no more
+	guard := make([]byte, 8)
+	space, err := openSpace(os.Getpid(), addrOf(guard), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := memfd(1<<20, allSeals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	c := &client{d: d, pid: os.Getpid(), pidfd: -1, bell: -1, async: -1, hello: true, space: space}
+	m := hostq.Open{ShmBytes: 1 << 20}
+	copy(m.Name[:], "a/mr0")
+	if a := doOpen(c, &m, []int{fd}); !errors.Is(a.err, unix.EIO) || c.mem != nil || c.bell != -1 || c.async != -1 {
+		t.Errorf("%v: memory of %d bytes, descriptors %d and %d are left", a.err, len(c.mem), c.bell, c.async)
+	}
+}
+
 // FuzzControl: no message harms the daemon. Each run is a connection with an open context that sends up to 8 messages.
 func FuzzControl(f *testing.F) {
 	d := start(f, nil)
