@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -126,10 +128,16 @@ func errno(err error) int32 {
 	return int32(unix.EIO)
 }
 
-// text is a fixed-size string of the ABI, up to its first zero.
+// text is a fixed-size string of the ABI, up to its first zero. It is shown on terminals, so nothing in it may move a
+// cursor there.
 func text(b []byte) string {
 	s, _, _ := strings.Cut(string(b), "\x00")
-	return strings.ToValidUTF8(s, "?")
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 func doHello(c *client, m *hostq.Hello, _ []int) answer {

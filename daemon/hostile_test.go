@@ -238,6 +238,15 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
+// TestText: a program's name cannot write to the terminal of who looks at the status.
+func TestText(t *testing.T) {
+	for in, want := range map[string]string{"prog\x00rest": "prog", "a\x1b[2Jb\r\n": "a?[2Jb??", "\xff\u202ex": "??x", "ä b": "ä b"} {
+		if got := text([]byte(in)); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
 // FuzzControl: no message harms the daemon. Each run is a connection with an open context that sends up to 8 messages.
 func FuzzControl(f *testing.F) {
 	d := start(f, nil)
