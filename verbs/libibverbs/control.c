@@ -248,9 +248,10 @@ static bool is_ours(const char *dir) {
     return !lstat(dir, &st) && S_ISDIR(st.st_mode) && st.st_uid == getuid();
 }
 
-/* The first that answers: MR_SOCKET alone if it is set, else the places where daemons put their sockets. */
+/* The first that answers (a setuid program does not let its caller choose): MR_SOCKET alone if it is set, else the
+ * places where daemons put their sockets. */
 int mr_find_daemon(struct mr_conn *c, char out[static 108]) {
-    const char *named = getenv("MR_SOCKET"), *run = getenv("XDG_RUNTIME_DIR");
+    const char *named = secure_getenv("MR_SOCKET"), *run = secure_getenv("XDG_RUNTIME_DIR");
     char pattern[PATH_MAX];
     int err = ENOENT;
 

@@ -14,7 +14,7 @@
 /* MR_SYSFS: a made-up tree (nicemu run sets it where it cannot mount one). */
 MR_EXPORT const char *ibv_get_sysfs_path(void);
 const char *ibv_get_sysfs_path(void) {
-    const char *ours = getenv("MR_SYSFS"), *p = ours && *ours ? ours : getenv("SYSFS_PATH");
+    const char *ours = secure_getenv("MR_SYSFS"), *p = ours && *ours ? ours : secure_getenv("SYSFS_PATH");
     return p && *p ? p : "/sys";
 }
 
