@@ -18,7 +18,6 @@ type CQ struct {
 	dead    bool // overrun: nothing is written any more
 	waiting bool // in ctx.waiting
 	refs    int  // queues of QPs that use it
-	bell    queue
 
 	compEvents  uint32
 	asyncEvents uint32
@@ -36,10 +35,6 @@ func (c *Context) CreateCQ(r *hostq.CreateCQ) (uint32, error) {
 	if err != nil {
 		return 0, syscall.EINVAL
 	}
-	bell := queue{bell: r.Bell - 1, hasRng: r.Bell != 0}
-	if bell.hasRng && (bell.bell >= hostq.MaxDoorbells || c.bound(bell.bell)) {
-		return 0, syscall.EINVAL
-	}
 	if r.Channel != 0 {
 		ch := c.channels.get(r.Channel)
 		if ch == nil {
@@ -47,9 +42,7 @@ func (c *Context) CreateCQ(r *hostq.CreateCQ) (uint32, error) {
 		}
 		ch.refs++
 	}
-	q := &CQ{ctx: c, ring: ring, cookie: r.Cookie, channel: r.Channel, ignore: r.Flags&hostq.CQIgnoreOverrun != 0, bell: bell}
-	q.bell.cq = q
-	c.bind(&q.bell)
+	q := &CQ{ctx: c, ring: ring, cookie: r.Cookie, channel: r.Channel, ignore: r.Flags&hostq.CQIgnoreOverrun != 0}
 	q.handle = c.cqs.put(q)
 	c.nic.C.Live.CQs++
 	return q.handle, nil
@@ -126,7 +119,6 @@ func (q *CQ) free() {
 			}
 		}
 	}
-	c.unbind(&q.bell)
 	c.forget(&q.asyncEvents)
 	if ch := c.channels.get(q.channel); ch != nil {
 		ch.refs--
@@ -170,22 +162,6 @@ func (q *CQ) push(e *hostq.CQE, solicited bool) {
 		return
 	}
 	if armed&hostq.ArmNext != 0 || armed&hostq.ArmSolicited != 0 && solicited {
-		q.event()
-	}
-}
-
-// nudge: the program armed a queue in which completions waited. A card raises the event at once, and programs rely on it:
-// perftest takes 16 completions an event and waits for the next.
-func (q *CQ) nudge() {
-	if q.dead || q.channel == 0 {
-		return
-	}
-	cons, ok := q.ring.Cons()
-	armed, ok2 := q.ring.Armed()
-	switch {
-	case !ok || !ok2:
-		q.ctx.fault()
-	case armed&hostq.ArmNext != 0 && cons != q.prod:
 		q.event()
 	}
 }

@@ -120,13 +120,10 @@ func (c *Context) takeBellWord(word int) bool {
 		return true
 	}
 	for ; b != 0; b &= b - 1 {
-		switch w := qs[bits.TrailingZeros64(b)]; {
-		case w == nil:
-			c.nic.C.StrayBells++
-		case w.cq != nil:
-			w.cq.nudge()
-		default:
+		if w := qs[bits.TrailingZeros64(b)]; w != nil {
 			c.nic.ring(w)
+		} else {
+			c.nic.C.StrayBells++
 		}
 	}
 	return true

@@ -96,7 +96,6 @@ type qpair struct {
 const (
 	ramBase  = 0x10000000
 	ramBytes = 1 << 20
-	cqBell   = 4000
 	allRight = 0xf // local write, remote write, read, atomic
 )
 
@@ -116,8 +115,8 @@ func newProgWith(t testing.TB, n *device.NIC, out device.Notifier) *prog {
 	p.pd = must(p.ctx.AllocPD())(t)
 	p.ch = must(p.ctx.CreateChannel())(t)
 	p.mr = must(p.ctx.RegMR(&hostq.RegMR{PD: p.pd, Addr: ramBase, IOVA: ramBase, Length: ramBytes, Access: allRight}))(t)
-	p.CQ = p.NewQueue(1024, 128, cqBell)
-	p.cq = must(p.ctx.CreateCQ(&hostq.CreateCQ{Entries: 1024, Ring: p.CQ.Off, Channel: p.ch, Cookie: 0xc0, Bell: cqBell + 1}))(t)
+	p.CQ = p.NewQueue(1024, 128, 0)
+	p.cq = must(p.ctx.CreateCQ(&hostq.CreateCQ{Entries: 1024, Ring: p.CQ.Off, Channel: p.ch, Cookie: 0xc0}))(t)
 	return p
 }
 

@@ -41,10 +41,9 @@ type QP struct {
 	asyncEvents uint32
 }
 
-// queue is one work queue of a QP and its place in the device's run ring; or, with cq, a CQ that has a doorbell.
+// queue is one work queue of a QP and its place in the device's run ring.
 type queue struct {
 	qp     *QP
-	cq     *CQ
 	ring   hostq.Ring
 	idx    uint32 // next descriptor to fetch
 	seen   uint32 // RQ: producer index that the engine knows of

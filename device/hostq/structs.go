@@ -173,7 +173,7 @@ type CreateCQ struct {
 	Channel    uint32
 	CompVector uint32
 	Flags      uint32
-	Bell       uint32 // doorbell number + 1; 0 = none
+	Rsv        uint32
 }
 
 // CreateSRQ makes a shared receive queue.

@@ -233,7 +233,7 @@ struct mr_create_cq {
     uint32_t channel; /* 0 = none */
     uint32_t comp_vector;
     uint32_t flags; /* MR_CQ_* */
-    uint32_t bell;  /* CREATE: a doorbell number + 1, rung after arming a queue that is not empty; 0 = none */
+    uint32_t rsv;
 };
 #define MR_CQ_IGNORE_OVERRUN 1u
 

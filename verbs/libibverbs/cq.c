@@ -178,8 +178,6 @@ static struct mr_cq *make_cq(struct ibv_context *c, const struct cq_want *w) {
         mr_arena_free(&ctx->arena, off, len);
         return mr_null(ENOMEM);
     }
-    if (w->channel && !mr_bell_alloc(&ctx->arena, &cq->bell))
-        cq->bell++;
     use_ring(ctx, cq, off, len, entries);
     pthread_mutex_lock(&ctx->table_lock);
     uint64_t cookie = mr_name_add(ctx, &cq->name, MR_KIND_CQ);
@@ -189,12 +187,9 @@ static struct mr_cq *make_cq(struct ibv_context *c, const struct cq_want *w) {
                                .cookie = cookie,
                                .channel = w->channel ? ((struct mr_channel *)w->channel)->handle : 0,
                                .comp_vector = (uint32_t)w->vector,
-                               .flags = w->flags,
-                               .bell = cq->bell};
+                               .flags = w->flags};
     err = MR_CALL(ctx, MR_OP_CREATE_CQ, &req, &rep);
     if (err) {
-        if (cq->bell)
-            mr_bell_free(&ctx->arena, cq->bell - 1);
         pthread_mutex_lock(&ctx->table_lock);
         mr_name_del(ctx, &cq->name);
         pthread_mutex_unlock(&ctx->table_lock);
@@ -293,8 +288,6 @@ MR_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq) {
     if (!ctx->forked)
         mr_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->async_events_completed, async);
     channel_ref(ibcq->channel, -1);
-    if (cq->bell)
-        mr_bell_free(&ctx->arena, cq->bell - 1);
     mr_arena_free(&ctx->arena, cq->ring_off, cq->ring_len);
     free(cq);
     return 0;

@@ -232,7 +232,6 @@ struct mr_cq {
     bool single_threaded;
     uint32_t comp_got, async_got; /* events the program has been given (table_lock) */
     uint64_t ring_off, ring_len;
-    uint32_t bell; /* doorbell number + 1; 0 without a channel */
     struct mr_named name;
 };
 MR_HIDDEN_INLINE struct mr_cq *to_cq(struct ibv_cq *c) {

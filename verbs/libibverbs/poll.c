@@ -151,8 +151,7 @@ int mr_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc) {
 }
 
 /* The daemon looks at `arm` after it has stored the producer index; the program polls once more after arming. With
- * both sides seq_cst one of them sees the other. Where completions wait already, cards raise the event at once, and
- * programs that take a few an event rely on it: the doorbell makes the daemon look. */
+ * both sides seq_cst one of them sees the other. */
 int mr_req_notify_cq(struct ibv_cq *ibcq, int solicited_only) {
     struct mr_cq *cq = to_cq(ibcq);
     if (mr_is_gone(to_ctx(ibcq->context)))
@@ -163,8 +162,6 @@ int mr_req_notify_cq(struct ibv_cq *ibcq, int solicited_only) {
         __atomic_compare_exchange_n(&cq->ring->arm, &none, MR_ARM_SOLICITED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     } else {
         __atomic_store_n(&cq->ring->arm, MR_ARM_NEXT, __ATOMIC_SEQ_CST);
-        if (cq->bell && !is_empty(cq))
-            mr_ring_bell(to_ctx(ibcq->context), cq->bell - 1);
     }
     pthread_mutex_unlock(&cq->arm_lock);
     return 0;
