@@ -180,7 +180,7 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	e, pl := a.e, p.pl
 	now := e.now
 	pl.heardNow()
-	pl.timeouts = 0
+	pl.timeouts, pl.vain = 0, 0
 	ce := b.CE != p.ce
 	p.ce = b.CE
 	rtt := stampSpan(b.Echo, e.stamp()) - mono.Duration(b.Hold)<<4

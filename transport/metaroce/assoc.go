@@ -104,6 +104,7 @@ type planeTx struct {
 	avgq       float64 // mean queue delay of its paths, ns
 	timeouts   int
 	failedAt   mono.Time
+	vain       int // returns into service without any data delivered since
 
 	probeID   uint32
 	probeAt   mono.Time // when the next probe is due

@@ -231,12 +231,18 @@ func (pl *planeTx) onProbeAck(id uint32) {
 		return
 	}
 	//= MR-PATH-034
-	if pl.probeSeen&(pl.probeSeen>>1) == 0 {
-		pl.probeAt, pl.probeGap = e.now, probeFirst
+	// A plane that answers probes and loses all data must not come and go with every round trip.
+	back := pl.failedAt.Add(min(probeFirst<<min(pl.vain, 10), downMax))
+	if pl.vain == 0 {
+		back = e.now
+	}
+	if pl.probeSeen&(pl.probeSeen>>1) == 0 || e.now < back {
+		pl.probeAt, pl.probeGap = max(back, e.now), probeFirst
 		pl.a.reschedule()
 		return
 	}
 	pl.state, pl.probeAt, pl.timeouts = planeActive, never, 0
+	pl.vain++
 	//= MR-PATH-034
 	pl.win.Reset(8 * maxPayload)
 	e.C.PlaneReturns++

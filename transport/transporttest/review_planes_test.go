@@ -146,6 +146,37 @@ func TestDeadPeerIsCheap(t *testing.T) {
 	}
 }
 
+// TestProbesPassDataDoesNot: a plane on which probes get through and data does not is no reason for a storm.
+func TestProbesPassDataDoesNot(t *testing.T) {
+	for _, planes := range []int{1, 3} {
+		s := newScript(t, Config{Seed: 1, Planes: planes})
+		p, q := s.w.Connect(s.node(0), s.node(1), QPOptions{Timeout: 22})
+		q.Recv(1, 0, 100)
+		p.Send(WR{Op: transport.OpSend, N: 100})
+		s.done(p, 1)
+		n, filter := 0, true
+		s.fate = func(x *sent) mono.Duration {
+			if x.Op.IsData() && filter {
+				n++
+				return lost
+			}
+			return 0
+		}
+		q.Recv(1, 0, 100)
+		p.Send(WR{Op: transport.OpSend, N: 100})
+		s.run(second)
+		if n > 300*planes {
+			t.Errorf("%d planes: %d transmissions of one packet in a second", planes, n)
+		}
+		filter = false
+		t0 := s.w.Now
+		s.done(p, 2)
+		if took := s.w.Now.Sub(t0); took > 300*mono.Millisecond {
+			t.Errorf("%d planes: works again after %v", planes, took)
+		}
+	}
+}
+
 // TestLostRecordsAreNoLeak: what is remembered of lost packets does not keep others from being sent.
 func TestLostRecordsAreNoLeak(t *testing.T) {
 	l := usual()
