@@ -80,7 +80,7 @@ func TestBigProgramEnds(t *testing.T) {
 	sq, rq := p.NewQueue(4, 128, 0), p.NewQueue(4, 64, 0)
 	for i := range uint32(qps) { // they may share their rings: their program's own affair
 		q, err := p.ctx.CreateQP(&hostq.CreateQP{PD: p.pd, Type: 2, SendCQ: p.cq, RecvCQ: p.cq, SQEntries: 4, SQStride: 128, RQEntries: 4, RQStride: 64,
-			MaxSendSGE: 1, MaxRecvSGE: 1, SQRing: sq.Off, RQRing: rq.Off, SQDoorbell: 2*i + cqBell + 2, RQDoorbell: 2*i + cqBell + 3})
+			MaxSendSGE: 1, MaxRecvSGE: 1, SQRing: sq.Off, RQRing: rq.Off, SQDoorbell: 2*i + 2, RQDoorbell: 2*i + 3})
 		if err != nil {
 			t.Fatal(err)
 		}

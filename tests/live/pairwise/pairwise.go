@@ -47,6 +47,8 @@ func (r Row) valid() bool {
 		return false
 	case r.Mode == "events" && strings.HasPrefix(r.Program, "ib_write"):
 		return false
+	case r.Mode == "events" && r.QPs == "256": // perftest 4.5 takes 16 completions an event; with more it waits for ever, on any NIC
+		return false
 	case r.QPs == "256" && big: // a buffer per QP: gigabytes at each end
 		return false
 	}
