@@ -33,6 +33,7 @@ type report struct {
 	output                  map[string][]string // package + test → its lines
 	failedIn                map[string]bool     // packages with a failed test
 	skips                   []string
+	short                   bool // run with -short: leaving out what is slow is what it is for
 }
 
 func newReport(out io.Writer) *report {
@@ -44,6 +45,7 @@ func main() {
 	goCmd := flag.String("go", "go", "the go command")
 	flag.Parse()
 	r := newReport(os.Stdout)
+	r.short = slices.Contains(flag.Args(), "-short")
 	err := r.run(*goCmd, flag.Args())
 	r.summary()
 	if *counts != "" {
@@ -116,6 +118,8 @@ func (r *report) handle(e event) {
 		r.failPackage(e)
 	case e.Action == "pass" && e.Test != "":
 		r.passed++
+		delete(r.output, key)
+	case e.Action == "skip" && r.short: // it ran, or runs, in the job without -short
 		delete(r.output, key)
 	case e.Action == "skip" && e.Test != "":
 		r.skipped++
