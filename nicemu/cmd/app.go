@@ -34,7 +34,8 @@ type env struct {
 
 // Main runs the program and returns its exit code.
 func Main(args []string, version string) int {
-	e := &env{out: os.Stdout, err: os.Stderr, version: version}
+	out := &results{to: os.Stdout}
+	e := &env{out: out, err: os.Stderr, version: version}
 	// Steps of our own, run inside namespaces: they must not depend on flags.
 	if len(args) > 1 {
 		switch args[1] {
@@ -62,7 +63,24 @@ func Main(args []string, version string) int {
 	if err == nil {
 		err = app.RunContext(ctx, args)
 	}
+	if err == nil && out.err != nil && !errors.Is(out.err, syscall.EPIPE) {
+		err = fail.Failf("cannot write the results: %w", out.err)
+	}
 	return e.exit(err, verbose(args))
+}
+
+// results is stdout. It keeps the first error, which printing would drop: a script must not take a full disk for "done".
+type results struct {
+	to  *os.File
+	err error
+}
+
+func (r *results) Write(b []byte) (int, error) {
+	n, err := r.to.Write(b)
+	if r.err == nil {
+		r.err = err
+	}
+	return n, err
 }
 
 // builtFrom is the commit that a plain `go build` recorded.

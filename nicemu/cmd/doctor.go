@@ -40,7 +40,7 @@ func (e *env) doctor(c *cli.Context) error {
 
 func (e *env) printReport(r doctor.Report) {
 	colour := func(state string) string { return fmt.Sprintf("%-8s", state) }
-	if f, ok := e.out.(*os.File); ok && isTerminal(f) && os.Getenv("NO_COLOR") == "" {
+	if r, ok := e.out.(*results); ok && isTerminal(r.to) && os.Getenv("NO_COLOR") == "" {
 		code := map[string]string{doctor.OK: "32", doctor.Limited: "33", doctor.No: "31"}
 		colour = func(state string) string { return fmt.Sprintf("\x1b[%sm%-8s\x1b[0m", code[state], state) }
 	}

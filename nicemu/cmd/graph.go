@@ -176,7 +176,11 @@ func (p *picture) text() string {
 	if len(p.impair) > 0 {
 		b.WriteString("\n")
 	}
-	return b.String()
+	var lines []string
+	for line := range strings.Lines(b.String()) {
+		lines = append(lines, strings.TrimRight(line, " \n"))
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 // drops are the vertical lines that still go down at plane n.

@@ -3,6 +3,8 @@ package cmd
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -113,6 +115,27 @@ func TestDescribeStates(t *testing.T) {
 	})
 	if d := cmp.Diff([]string{"plane 1: down", "plane 2 of a/mr0: loss=1%"}, got); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestFullDisk: results that could not be written are a failure; a reader that left is none.
+func TestFullDisk(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	stdout, stderr := os.Stdout, os.Stderr
+	defer func() { os.Stdout, os.Stderr = stdout, stderr }()
+	os.Stdout = full
+	if os.Stderr, err = os.Create(filepath.Join(t.TempDir(), "err")); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Stderr.Close()
+	code := Main([]string{"nicemu", "help", "environment"}, "test")
+	text, _ := os.ReadFile(os.Stderr.Name())
+	if code != fail.Failed || !strings.Contains(string(text), "cannot write the results") {
+		t.Errorf("code %d, %s", code, text)
 	}
 }
 

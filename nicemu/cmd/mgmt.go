@@ -226,6 +226,9 @@ func gidText(ip net.IP) string {
 
 // targets are all daemons that a management command is about: the one of MR_SOCKET, or every one of a lab.
 func targets(nic, labName string) ([]*target, error) {
+	if nic == "" {
+		nic = os.Getenv("MR_NIC")
+	}
 	if labName != "" && os.Getenv("MR_SOCKET") == "" {
 		s, err := lab.Find("", labName)
 		if err != nil {

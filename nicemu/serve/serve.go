@@ -112,7 +112,7 @@ func (s *server) build() ([]device.Config, error) {
 		if n.HostPort != nil {
 			hp, err := openHostPort(n, *n.HostPort)
 			if err != nil {
-				return nil, fmt.Errorf("%s, host port: %w", n.Name, err)
+				return nil, fmt.Errorf("%s, %w", n.Name, err)
 			}
 			nc.HostPort = hp
 		}

@@ -1,7 +1,9 @@
 package serve
 
 import (
+	"errors"
 	"net/netip"
+	"os"
 
 	"github.com/vishvananda/netlink"
 
@@ -33,12 +35,20 @@ func openWire(fabric *mem.Fabric, n *NIC, index int, w Wire) (device.Port, error
 		NIC: n.Name, Plane: index, Fabric: fabric, MTU: w.MTU, PacketMax: packetMax(w.MTU, n.Addrs), MAC: MAC(n.GUID), TAP: w.FD,
 	})
 	if err != nil {
-		return nil, fail.Failf("%w", err)
+		return nil, refusal(err)
 	}
 	if u, ok := p.(*udp.Port); ok {
 		err = setPeers(u, n, w)
 	}
 	return p, err
+}
+
+// refusal tells what this machine refuses from what is asked for wrongly.
+func refusal(err error) error {
+	if errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
+		return fail.Lackf("%w", err)
+	}
+	return fail.Failf("%w", err)
 }
 
 // openHostPort takes the TAP that a namespace holder made for us, or makes the one of that name.
@@ -49,7 +59,7 @@ func openHostPort(n *NIC, w Wire) (device.Port, error) {
 	}
 	p, err := hostport.Open(w.URL, o)
 	if err != nil {
-		return nil, fail.Lackf("%w", err)
+		return nil, refusal(err)
 	}
 	return p, address(w.URL, n.Prefixes)
 }

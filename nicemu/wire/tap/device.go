@@ -134,7 +134,7 @@ func explain(name string, err error) error {
 	case errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("no /dev/net/tun: load the tun module, or give the container --device /dev/net/tun: %w", err)
 	case errors.Is(err, unix.EACCES):
-		return fmt.Errorf("/dev/net/tun may not be opened by this user: %w", err)
+		return fmt.Errorf("/dev/net/tun may not be opened by this user: %w; run as root, or have an administrator run: chmod 666 /dev/net/tun", err)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("no right to the TAP %s: needs CAP_NET_ADMIN here, or a TAP made for this user (ip tuntap add %s mode tap user NAME): %w", name, name, err)
 	case errors.Is(err, unix.EBUSY):
