@@ -415,6 +415,8 @@ func TestDaemonPerHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "loss of a's daemon", func() bool { return theLab(t, "two-hosts").State == "daemon a lost" })
+	mustFail(t, 1, "the daemon of host a is gone", "lab", "exec", "a", "--", "ibv_devices")
+	mustFail(t, 0, "left out: daemon a of two-hosts does not answer", "status")
 	must(t, "lab", "exec", "b", "--", "true")
 }
 

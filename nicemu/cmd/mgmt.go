@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -298,7 +299,7 @@ func onlyOneHas(nic string) error {
 // targetsOf connects to all daemons of a lab that live and have the NIC; "" means any.
 func targetsOf(s *lab.State, nic string) ([]*target, error) {
 	var ts []*target
-	var first error
+	var unknown, lost error
 	for _, d := range s.Daemons {
 		c, err := dial(d.Socket)
 		if err == nil {
@@ -306,16 +307,19 @@ func targetsOf(s *lab.State, nic string) ([]*target, error) {
 			if t, err = newTarget(d.Socket, c, nic); err == nil {
 				ts = append(ts, t)
 			} else if fail.Code(err) == fail.Usage {
-				first = err
+				unknown = err
 				continue
 			}
 		}
-		if err != nil && first == nil {
-			first = fmt.Errorf("daemon %s of %s does not answer (%w); its log: %s; `nicemu %s` cleans up", d.Name, s.Name, rootCause(err), d.Log, s.DownCommand())
+		if err != nil && lost == nil {
+			lost = fmt.Errorf("daemon %s of %s does not answer (%w); its log: %s; `nicemu %s` cleans up", d.Name, s.Name, rootCause(err), d.Log, s.DownCommand())
 		}
 	}
 	if len(ts) == 0 {
-		return nil, first
+		return nil, cmp.Or(lost, unknown)
+	}
+	if lost != nil && nic == "" {
+		fmt.Fprintf(os.Stderr, "nicemu: left out: %v\n", lost)
 	}
 	return ts, nil
 }

@@ -83,6 +83,9 @@ func (s *State) Exec(h *Host, libdir string, argv []string) error {
 	if s.Health() == "down" {
 		return fail.Failf("lab %s is not running any more (its daemon is gone; log: %s); `nicemu lab down %s` cleans up", s.Name, s.Daemons[0].Log, s.Name)
 	}
+	if d := s.Daemons[h.Daemon]; d.Process == nil || !d.Process.Alive() {
+		return fail.Failf("the daemon of host %s is gone (log: %s); `nicemu lab down %s` and `lab up` bring it back", h.Name, d.Log, s.Name)
+	}
 	env := WithEnv(s.HostEnv(h, libdir))
 	path, err := LookPath(argv[0])
 	if err != nil {
