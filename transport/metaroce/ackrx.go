@@ -98,12 +98,11 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 		if fq := e.qps[f.QPN]; fq != nil && fq.a == a && !fq.before(ts) {
 			fq.onFailed(f)
 		}
-		if fresh { // unless that settled it, the packet goes again
-			q.onLost(txRequest, psn)
-		}
-		return
 	}
-	if fresh && f.Code.Reaction() == wire.Resend {
+	if fresh && f.QPN != q.qpn && f.QPN != 0 { // the number that we speak to belongs to the peer of another QP now
+		f.Code = wire.RefuseNoQP
+	}
+	if fresh { // a fatal one that did not settle it, too: the packet goes again
 		q.onRefused(psn, f, sent)
 	}
 }

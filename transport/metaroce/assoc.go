@@ -194,6 +194,7 @@ func (a *assoc) busy() bool {
 // attach binds a QP to the association.
 func (a *assoc) attach(q *QP) {
 	a.users++
+	q.boundAt = a.e.now
 	a.qps = append(a.qps, q)
 	a.lastUse = a.e.now
 	if a.state == assocIdle {
@@ -253,11 +254,11 @@ func (a *assoc) restarted() {
 	a.e.C.AssocRestarts++
 	a.e.host.Event(transport.Event{Kind: transport.EventAssocRestart, Peer: a.name})
 	a.renew()
-	for len(a.qps) > 0 {
+	// QPs bound to the old instance end; QPs that have not heard of it since they were bound wait for the new one.
+	for _, q := range append([]*QP(nil), a.qps...) {
 		//= MR-ASC-044
-		q := a.qps[len(a.qps)-1]
-		q.peerGone()
-		if len(a.qps) > 0 && a.qps[len(a.qps)-1] == q { // peerGone detaches; never loop
+		if q.talked || q.boundAt < a.lastHeard || q.state == StateErr {
+			q.peerGone()
 			a.detach(q)
 		}
 	}
@@ -300,6 +301,7 @@ func (a *assoc) giveUpAll() {
 		for _, p := range pl.paths {
 			if p != nil {
 				a.e.forgetPath(p)
+				p.una = p.next
 			}
 		}
 	}

@@ -189,12 +189,7 @@ func (a *assoc) takePeer(h *wire.Hello) {
 		a.adopt(h)
 	//= MR-ASC-043 MR-ASC-044 MR-ASC-045
 	case a.peerID != h.NICID || a.peerInst != h.Instance:
-		// The old instance is proven gone. QPs bound to it end; QPs bound since then wait for the new one.
-		if a.state == assocUp || a.staleOf(h) {
-			a.restarted()
-		} else {
-			a.renew()
-		}
+		a.restarted()
 		a.adopt(h)
 	//= MR-ASC-046
 	case a.txTag != h.Tag: // the same instance, which has forgotten the association: its paths begin anew
@@ -244,16 +239,6 @@ func (pl *planeTx) named(is bool) {
 		pl.state = planeProbing
 		pl.a.startProbing(pl)
 	}
-}
-
-// staleOf reports whether QPs are bound that have talked to the instance that is gone.
-func (a *assoc) staleOf(*wire.Hello) bool {
-	for _, q := range a.qps {
-		if q.talked {
-			return true
-		}
-	}
-	return false
 }
 
 // makeCookie binds a HELLO to its sender without remembering it. The key is secret and lives as long as the engine.

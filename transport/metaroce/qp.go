@@ -78,6 +78,7 @@ type QP struct {
 	minTS      uint32 // packets with an older peer clock belong to a former life
 	haveMinTS  bool
 	bornAt     mono.Time // the caller's clock when it became able to receive
+	boundAt    mono.Time // the same by ours
 
 	req requester
 	rsp responder

@@ -25,7 +25,7 @@ func (q *QP) onRefused(psn uint64, f *wire.RefusalBlock, sent mono.Time) {
 	}
 	if p.acked {
 		if w := r.wq(uint64(p.wqe)); f.Code == wire.RefuseNoQP && w.Op.HasResponse() && !w.answered {
-			w.failed = transport.RetryExcErr // accepted once, but it will never be executed
+			w.failed, r.stop = transport.RetryExcErr, min(r.stop, w.first) // accepted once, but it will never be executed
 			q.complete()
 		}
 		return
@@ -61,7 +61,8 @@ func (q *QP) onRefused(psn uint64, f *wire.RefusalBlock, sent mono.Time) {
 		}
 		q.park(psn, p, now.Add(wait))
 		//= MR-MSG-088
-		if psn == r.una {
+		if psn == r.una && sent >= r.triedAt { // copies of one try count once
+			r.triedAt = now
 			if r.retries++; r.timeout > 0 && r.retries > r.retryCnt {
 				q.kill(psn, transport.RetryExcErr)
 			}
@@ -274,7 +275,7 @@ func (q *QP) onProbeAnswer(p *wire.Probe) {
 		}
 		w := r.wq(r.rdRing[n%rdMax])
 		if w.rdno == n && w.Op.HasResponse() && !w.answered && r.una > w.last {
-			w.failed = transport.RetryExcErr
+			w.failed, r.stop = transport.RetryExcErr, min(r.stop, w.first)
 			q.complete()
 		}
 	default: // alive: the response is on its way, or will be

@@ -60,6 +60,7 @@ type requester struct {
 	rnrRetry uint8
 
 	retries  uint8
+	triedAt  mono.Time // when retries was counted last
 	retryCnt uint8
 	timeout  mono.Duration // 0 = none
 	since    mono.Time     // of the last progress, or of the first request after idling

@@ -329,7 +329,9 @@ func (e *Engine) dropFailedTx(b *pkt.Batch) {
 		j := &t.jobs[i]
 		if j.dead {
 			j.p.Data = j.p.Data[:0]
+			path := e.recs[j.rec].path
 			e.dropRec(j.rec)
+			path.advance(e)
 		}
 	}
 	n := 0
