@@ -82,30 +82,34 @@ func TestSpecReports(t *testing.T) {
 func TestSpecTooOld(t *testing.T) {
 	f, q := receiver(t, Config{Seed: 3})
 	at := func(seq, ts, psn uint32) pkt.Packet {
-		h := to(q, wire.OpWrite, psn, "TA")
-		h.Seq, h.TS, h.RKey = seq, ts, 7
-		return f.packet(h, nil)
+		h := to(q, wire.OpWrite, psn, "A")
+		h.Seq, h.TS, h.RKey, h.VA, h.Len = seq, ts, 7, uint64(psn), 100
+		return f.packet(h, bytesOf(1, 1))
+	}
+	check := func(what string, p pkt.Packet, psn int, want string) {
+		t.Helper()
+		f.want(what, f.deliver(p), p, want)
+		if f.n.Mem[psn] == 1 != (want == "ack") {
+			t.Errorf("%s: written %d", what, f.n.Mem[psn])
+		}
 	}
 	f.deliver(at(5000, 0, 0))
-	for _, c := range []struct {
+	for i, c := range []struct {
 		seq  uint32
 		want string
 	}{{5000 - 127, "ack"}, {5000 - 128, ""}, {5000 - 129, ""}, {5000 - 4999, ""}, {5000 - 126, "ack"}} {
-		p := at(c.seq, 0, 1)
 		//= MR-REL-014
-		f.want("behind", f.deliver(p), p, c.want)
+		check("behind", at(c.seq, 0, uint32(i+1)), i+1, c.want)
 	}
 	const ageLimit = 250 * 1000 * 1000 / 16
 	now := f.ts()
 	f.seq[0] = 5000
-	for _, c := range []struct {
+	for i, c := range []struct {
 		age  uint32
 		want string
 	}{{ageLimit - 10, "ack"}, {ageLimit + 10, ""}, {1 << 30, ""}, {0, "ack"}} {
-		p := at(0, now-c.age, 2)
-		f.n.Mem[0] = 0
 		//= MR-REL-015
-		f.want("old", f.deliver(p), p, c.want)
+		check("old", at(0, now-c.age, uint32(i+20)), i+20, c.want)
 	}
 }
 

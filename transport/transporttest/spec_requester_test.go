@@ -188,6 +188,22 @@ func TestSpecLimit(t *testing.T) {
 	}
 }
 
+// TestSpecOldLimit: a limit that comes late takes nothing back.
+func TestSpecOldLimit(t *testing.T) {
+	f := newForge(t, Config{Seed: 5})
+	q := f.qp(QPOptions{Timeout: 22})
+	for _, n := range []uint32{5, 2, 0xFFFFFFF0} { // the last one is before 0
+		f.deliver(f.ack(acked{QPs: []wire.QPBlock{{QPN: q.Number(), Limit: n}}}))
+	}
+	for range 6 {
+		q.Send(WR{Op: transport.OpSend, N: 10})
+	}
+	//= MR-REL-034
+	if xs := data(f.collect()); len(xs) != 5 {
+		t.Errorf("limit 5, then older ones: %d sent", len(xs))
+	}
+}
+
 // TestSpecPastLimit: the waits before packets that go past the limit double.
 func TestSpecPastLimit(t *testing.T) {
 	f := newForge(t, Config{Seed: 5})
