@@ -158,6 +158,9 @@ func (d *demo) run(ctx context.Context, asJSON bool) error {
 			fmt.Fprintf(d.e.err, "%s …\r", st.title) // the result overwrites it
 		}
 		r := d.step(ctx, st)
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return fail.New(fail.Stopped, "stopped during %s; the results so far are partial", st.title)
+		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s was cut short: %w", st.title, ctx.Err())
 		}

@@ -115,6 +115,27 @@ func rootCause(err error) error {
 	}
 }
 
+// noteOthers says which NIC was taken where several daemons run and nothing chose.
+func (e *env) noteOthers(t *target, nic string) {
+	if nic != "" || os.Getenv("MR_NIC") != "" || os.Getenv("MR_SOCKET") != "" {
+		return
+	}
+	var others []string
+	for _, s := range rundir.Sockets() {
+		if s == t.socket {
+			continue
+		}
+		if c, err := dial(s); err == nil {
+			others = append(others, allNames(c)...)
+			_ = c.Close()
+		}
+	}
+	if len(others) > 0 {
+		e.note("nicemu: several daemons run; this one's NICs are %s; --nic or MR_SOCKET chooses others: %s",
+			strings.Join(t.nicArg, ", "), strings.Join(others, ", "))
+	}
+}
+
 func allNames(c *client.Client) []string {
 	var st api.Status
 	if c.Mgmt("status", nil, &st) != nil {

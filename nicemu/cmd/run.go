@@ -70,6 +70,7 @@ func (e *env) printEnv(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
+		e.noteOthers(t, c.String("nic"))
 		set = lab.Env(dir, t.socket, t.nicArg)
 	}
 	if c.Bool("json") {
@@ -149,6 +150,7 @@ func (e *env) run(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	e.noteOthers(t, c.String("nic"))
 	path, err := lab.LookPath(argv[0])
 	if err != nil {
 		return err

@@ -11,9 +11,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -67,11 +70,23 @@ func run(bin, wire, out string, seconds int) error {
 		return err
 	}
 	defer b.close()
+	var stopped atomic.Bool
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-stop
+		stopped.Store(true)
+		b.close() // nothing of the lab stays, whoever ends us
+		os.Exit(130)
+	}()
 	r := &Result{
 		Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel(), Wire: wire, Planes: planes,
 		WriteBits: map[string]float64{}, LossKept: map[string]float64{}, Latency: map[string]Latency{},
 	}
 	err = errors.Join(measure(b, r, seconds), b.failure)
+	if stopped.Load() {
+		select {} // no figures; the lab is being taken down
+	}
 	print(r)
 	if e := save(out, r); e != nil {
 		err = errors.Join(err, e)
