@@ -44,6 +44,8 @@ type assoc struct {
 	rxTag, txTag     uint32
 	peerID, peerInst uint64
 	havePeer         bool
+	former           uint64 // instance of the same NIC before this one
+	haveFormer       bool
 	cookie           [16]byte
 	haveCookie       bool
 	helloTries       int
@@ -62,6 +64,7 @@ type assoc struct {
 	widenAt   mono.Time
 	rackT     mono.Time // when the newest acknowledged packet was sent
 	lastHeard mono.Time
+	heardUp   mono.Time // the same, of the instance that we know
 	lastLoss  mono.Time
 
 	// receiving
@@ -247,7 +250,12 @@ func (a *assoc) up() {
 }
 
 // heard notes a sign of life of the peer.
-func (a *assoc) heard() { a.lastHeard = a.e.now }
+func (a *assoc) heard() {
+	a.lastHeard = a.e.now
+	if a.state == assocUp { // while opening, it may be a new instance that has our tag from our CONFIRM
+		a.heardUp = a.e.now
+	}
+}
 
 // restarted is called when a HELLO proved a new incarnation of the peer: what was under way is lost for ever.
 func (a *assoc) restarted() {
@@ -257,7 +265,7 @@ func (a *assoc) restarted() {
 	// QPs bound to the old instance end; QPs that have not heard of it since they were bound wait for the new one.
 	for _, q := range append([]*QP(nil), a.qps...) {
 		//= MR-ASC-044
-		if q.talked || q.boundAt < a.lastHeard || q.state == StateErr {
+		if q.talked || q.boundAt < a.heardUp || q.state == StateErr {
 			q.peerGone()
 			a.detach(q)
 		}

@@ -168,9 +168,10 @@ func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
 		return
 	}
 	a.lastUse = e.now
-	a.takePeer(h)
-	//= MR-ASC-009
-	e.sendHello(a, wire.HelloAccept, int(p.Plane), h.Tag)
+	if a.takePeer(h) {
+		//= MR-ASC-009
+		e.sendHello(a, wire.HelloAccept, int(p.Plane), h.Tag)
+	}
 }
 
 // firstRTT takes the time from the first INIT to the first COOKIE for the round trip, until data tells it. Too long is
@@ -182,13 +183,17 @@ func (a *assoc) firstRTT() {
 	a.openAt = 0
 }
 
-// takePeer brings the association up with what the peer said, or recognises a restart.
-func (a *assoc) takePeer(h *wire.Hello) {
+// takePeer brings the association up with what the peer said, or recognises a restart. It reports false for what a
+// former instance said.
+func (a *assoc) takePeer(h *wire.Hello) bool {
 	switch {
 	case !a.havePeer:
 		a.adopt(h)
+	case a.peerID == h.NICID && a.haveFormer && a.former == h.Instance: // late word of one that is gone; none comes back
+		return false
 	//= MR-ASC-043 MR-ASC-044 MR-ASC-045
 	case a.peerID != h.NICID || a.peerInst != h.Instance:
+		a.former, a.haveFormer = a.peerInst, a.peerID == h.NICID
 		a.restarted()
 		a.adopt(h)
 	//= MR-ASC-046
@@ -197,6 +202,7 @@ func (a *assoc) takePeer(h *wire.Hello) {
 		a.adopt(h)
 	}
 	a.up()
+	return true
 }
 
 // adopt takes over what the peer says of itself. Planes that it does not name are not used.

@@ -152,7 +152,7 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 		e.C.DropOps++
 		return
 	}
-	q.talked = true
+	q.talked = q.talked || a.state == assocUp
 	q.take(a, rp, h, payload, p, psn)
 }
 
