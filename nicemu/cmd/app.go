@@ -155,7 +155,7 @@ const helpEnvironment = `Variables that nicemu and its libraries read; a flag wi
   MR_SYSFS          where our libibverbs says sysfs is; set where no view can be mounted
   MR_DEV_NAME       name of the device node, such as ../null where /dev/infiniband exists but has none
   MR_LAB            which lab is meant, when several are up
-  MR_VERBOSE        1: our libibverbs says on stderr what it does
+  MR_VERBOSE        1: our libibverbs says on stderr why it finds no NIC, or lost it
   MR_POLL_SLEEP_US  let an idle ibv_poll_cq sleep up to so many microseconds (default 0: it yields)
   NO_COLOR          no colour
   XDG_RUNTIME_DIR   sockets and state go to mroce/ below it
