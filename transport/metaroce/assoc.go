@@ -44,8 +44,8 @@ type assoc struct {
 	rxTag, txTag     uint32
 	peerID, peerInst uint64
 	havePeer         bool
-	former           uint64 // instance of the same NIC before this one
-	haveFormer       bool
+	former           uint64    // instance of the same NIC before this one
+	formerAt         mono.Time // until when, by the caller's clock; 0 = there was none
 	cookie           [16]byte
 	haveCookie       bool
 	helloTries       int

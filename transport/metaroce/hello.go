@@ -184,16 +184,19 @@ func (a *assoc) firstRTT() {
 }
 
 // takePeer brings the association up with what the peer said, or recognises a restart. It reports false for what a
-// former instance said.
+// former instance said and the network kept for a while.
 func (a *assoc) takePeer(h *wire.Hello) bool {
 	switch {
 	case !a.havePeer:
 		a.adopt(h)
-	case a.peerID == h.NICID && a.haveFormer && a.former == h.Instance: // late word of one that is gone; none comes back
-		return false
+	case a.peerID == h.NICID && a.formerAt != 0 && a.former == h.Instance && a.e.lastCall.Sub(a.formerAt) < lateWord:
+		return false // one that is gone does not come back
 	//= MR-ASC-043 MR-ASC-044 MR-ASC-045
 	case a.peerID != h.NICID || a.peerInst != h.Instance:
-		a.former, a.haveFormer = a.peerInst, a.peerID == h.NICID
+		a.former, a.formerAt = a.peerInst, a.e.lastCall
+		if a.peerID != h.NICID { // two NICs may take turns at an address
+			a.formerAt = 0
+		}
 		a.restarted()
 		a.adopt(h)
 	//= MR-ASC-046

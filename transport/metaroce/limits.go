@@ -38,6 +38,7 @@ const (
 	helloMax       = 64 * mono.Millisecond
 	probeFirst     = 1 * mono.Millisecond
 	probeMax       = 50 * mono.Millisecond
+	lateWord       = mono.Second            // how long HELLOs of a former instance may still come
 	downMax        = 200 * mono.Millisecond // longest time that a plane stays away which answers probes
 	rttMax         = mono.Second
 	rttStart       = 500 * mono.Microsecond // before the first sample, plus the wire's noise

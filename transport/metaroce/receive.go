@@ -230,6 +230,7 @@ func (e *Engine) answerQP(a *assoc, pr *wire.Probe) {
 	case s.fatal != 0 && psn >= s.fatalPSN:
 		pr.Answer, pr.Code, pr.PSN = wire.AnswerFailed, s.fatal, uint32(serial.Trunc(s.fatalPSN))
 	case q.state == StateErr && s.fatal == 0:
+	case psn >= s.slots.hi || psn >= s.exp && s.slots.at(psn).st == slotEmpty: // not here, whoever said so
 	case psn >= s.exp || s.nreads > 0 && n >= s.oldestRead().n:
 		pr.Answer = wire.AnswerPending
 	default:

@@ -483,9 +483,11 @@ func (q *QP) failRequester(s transport.Status) {
 
 func (q *QP) flushSends() {
 	r := &q.req
-	for ; r.head < r.tail; r.head++ {
+	for r.head < r.tail {
+		w := r.wq(r.head)
+		r.head++
 		//= MR-MSG-003 MR-MSG-086
-		q.e.host.SendDone(q.owner, &r.wq(r.head).SendWR, transport.WRFlushErr)
+		q.e.host.SendDone(q.owner, &w.SendWR, transport.WRFlushErr)
 	}
 	r.rtx.clear()
 	r.parked.clear()
