@@ -45,7 +45,7 @@ type assoc struct {
 	peerID, peerInst uint64
 	havePeer         bool
 	former           uint64    // instance of the same NIC before this one
-	formerAt         mono.Time // until when, by the caller's clock; 0 = there was none
+	formerAt         mono.Time // when it was replaced, by the caller's clock; 0 = there was none
 	cookie           [16]byte
 	haveCookie       bool
 	helloTries       int
