@@ -107,12 +107,18 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 	}
 }
 
+// names reports whether a block says that a sequence arrived.
+func names(b *wire.PathBlock, seq uint32) bool {
+	d := b.Highest - seq
+	return d == 0 || (bits128{b.Bitmap[0], b.Bitmap[1]}).has(d-1)
+}
+
 // onPathBlock ends the transmissions that a block names as arrived.
 func (a *assoc) onPathBlock(b *wire.PathBlock) {
 	e := a.e
 	p := a.txPathOf(b.Path)
 	//= MR-REL-031 MR-ASC-070
-	if p == nil || serial.U32(p.next).LessEq(serial.U32(b.Highest)) {
+	if p == nil || serial.U32(p.next).LessEq(serial.U32(b.Highest)) || p.hasSkip && names(b, p.skipped) {
 		// a number that was never sent: the peer is making it up, or this is not our peer any more
 		e.C.AckViolations++
 		if !a.loopback {

@@ -127,6 +127,8 @@ type txPath struct {
 	genStart  uint32 // first sequence of the present entropy
 	next, una uint32 // next to send; oldest that may be unresolved
 	known     seqWindow
+	skipped   uint32 // the newest number that was left out
+	hasSkip   bool
 	ring      [pathRing]int32 // records by sequence
 	srtt      mono.Duration
 	rttvar    mono.Duration

@@ -45,6 +45,7 @@ type Config struct {
 	RespBuffers     int           // READ response packets kept until acknowledged
 	PSNWindow       int           // PSNs of a QP between the oldest unacknowledged and the newest
 	AckHold         mono.Duration // longest that an ack is held back, announced in HELLO; 0 = by the wires' noise
+	SeqSkip         float64       // chance that a path sequence is left out
 	FixedWindow     int           // bytes; not 0: no congestion control (tests)
 }
 

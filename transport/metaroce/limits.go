@@ -63,6 +63,9 @@ func (c *Config) setDefaults() {
 			c.AckHold = max(c.AckHold, c.Planes[i].TimerNoise/8)
 		}
 	}
+	if c.SeqSkip == 0 {
+		c.SeqSkip = seqSkipChance
+	}
 	for i := range c.Planes {
 		def(&c.Planes[i].RingBytes, defaultRing)
 		def(&c.Planes[i].Burst, 1)

@@ -253,7 +253,8 @@ func (pl *planeTx) path(i int) *txPath {
 func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 	e, a := q.e, q.a
 	t := &e.out.tx
-	if e.rnd.Chance(seqSkipChance) {
+	if e.rnd.Chance(e.cfg.SeqSkip) {
+		p.skipped, p.hasSkip = p.next, true
 		p.next++ // a number that never was: who acknowledges it is making it up
 		if i := p.ring[(p.next-1)%pathRing]; i != 0 {
 			e.freeRec(i)
