@@ -100,7 +100,10 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 			r.lossMean += (1 - r.lossMean) * min(1, float64(gaps)/256)
 		}
 	}
-	e.ports[p.Plane].arrived(e, n, gaps)
+	if r.a.users > 0 {
+		e.ports[p.Plane].sent(r.a, int(p.Plane))
+		e.ports[p.Plane].arrived(e, n, min(gaps, ackBits))
+	}
 	//= MR-REL-020
 	if r.count >= ackEvery || h.Flags&(wire.FlagAckReq|wire.FlagTail) != 0 {
 		r.ackNow = true

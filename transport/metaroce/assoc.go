@@ -39,6 +39,8 @@ type assoc struct {
 	qps           []*QP
 	due           mono.Time
 	lastUse       mono.Time
+	isLive        bool            // among those that are looked at all the time
+	sends         [maxPlanes]bool // among the senders of a port
 
 	// handshake
 	rxTag, txTag     uint32
@@ -200,6 +202,7 @@ func (a *assoc) busy() bool {
 func (a *assoc) attach(q *QP) {
 	a.users++
 	q.boundAt = a.e.now
+	a.e.enliven(a)
 	a.qps = append(a.qps, q)
 	a.lastUse = a.e.now
 	if a.state == assocIdle {
@@ -238,6 +241,7 @@ func (a *assoc) rest() {
 
 // up is called when both tags are known.
 func (a *assoc) up() {
+	a.e.enliven(a)
 	first := a.state != assocUp
 	a.state, a.helloAt, a.helloTries, a.haveCookie = assocUp, never, 0, false
 	a.heard()

@@ -15,6 +15,7 @@ package metaroce
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
@@ -63,7 +64,11 @@ type Engine struct {
 	byTag   map[uint32]*assoc
 	byAddr  map[addrPair]*assoc
 	assocs  []*assoc
-	rr      int // round robin over assocs
+	calmAt  mono.Time
+	live    []*assoc // without those that sleep: no QP, nothing under way
+	rtt     mono.Duration
+	rttAt   mono.Time
+	rr      int // round robin over live
 	reapAt  mono.Time
 	planeUp []bool
 	ports   []portRx
@@ -151,7 +156,7 @@ func (e *Engine) HandlePackets(now mono.Time, ps []pkt.Packet) {
 // HandleTimers runs everything that is due.
 func (e *Engine) HandleTimers(now mono.Time) {
 	e.tick(now)
-	for _, a := range e.assocs {
+	for _, a := range e.live {
 		if a.due <= e.now {
 			a.onTimer()
 		}
@@ -163,7 +168,7 @@ func (e *Engine) HandleTimers(now mono.Time) {
 // NextTimeout is when HandleTimers should be called next, or mono.Never.
 func (e *Engine) NextTimeout() mono.Time {
 	t := mono.Min(e.timers.next(), e.reapAt)
-	for _, a := range e.assocs {
+	for _, a := range e.live {
 		t = mono.Min(t, a.due)
 	}
 	e.lastNext = e.real(t)
@@ -240,6 +245,7 @@ func (e *Engine) assocFor(local, remote netip.Addr, mine bool) *assoc {
 	e.byAddr[key] = a
 	e.byTag[a.rxTag] = a
 	e.assocs = append(e.assocs, a)
+	e.enliven(a)
 	e.unused(a)
 	if a.loopback && local != remote { // between two of our addresses there are two: what one sends the other one gets
 		b := e.assocFor(remote, local, mine)
@@ -250,6 +256,30 @@ func (e *Engine) assocFor(local, remote netip.Addr, mine bool) *assoc {
 		a.txTag = b.rxTag
 	}
 	return a
+}
+
+// enliven puts an association among those that are looked at all the time. Whoever touches one does this first.
+func (e *Engine) enliven(a *assoc) {
+	if !a.isLive {
+		a.isLive = true
+		e.live = append(e.live, a)
+	}
+}
+
+// calm takes out those that nothing but a packet or a QP of ours can wake: strangers may have opened thousands.
+func (e *Engine) calm() {
+	if e.now < e.calmAt {
+		return
+	}
+	e.calmAt = e.now.Add(mono.Millisecond)
+	keep := e.live[:0]
+	for _, a := range e.live {
+		if a.isLive = a.users > 0 || a.due != never || a.rx.ackNow || a.busy(); a.isLive {
+			keep = append(keep, a)
+		}
+	}
+	clear(e.live[len(keep):])
+	e.live = keep
 }
 
 // unused notes that an association may have to go some day.
@@ -295,6 +325,10 @@ func (e *Engine) evict() bool {
 func (e *Engine) forget(i int) {
 	a := e.assocs[i]
 	a.giveUpAll()
+	if a.isLive {
+		a.isLive = false
+		e.live = slices.DeleteFunc(e.live, func(x *assoc) bool { return x == a })
+	}
 	delete(e.byTag, a.rxTag)
 	delete(e.byAddr, addrPair{a.local, a.remote})
 	e.assocs = append(e.assocs[:i], e.assocs[i+1:]...)

@@ -11,6 +11,7 @@ type portRx struct {
 	g           float64
 	hist        [10]float64 // bytes a second of the last periods
 	hn          int
+	senders     []*assoc // whose data came here a while ago at most
 }
 
 func (p *portRx) init() { p.g = 1.5 }
@@ -72,15 +73,44 @@ func (e *Engine) portRate(p *portRx) float64 {
 	return 0
 }
 
-// meanRTT is a round trip of the associations in use.
+// meanRTT is a round trip of the associations in use. It is asked for with every packet; where there are many
+// associations, the answer of a while ago will do.
 func (e *Engine) meanRTT() mono.Duration {
+	if len(e.live) > 16 && e.rttAt != 0 && e.now.Sub(e.rttAt) < 100*mono.Microsecond {
+		return e.rtt
+	}
 	var m mono.Duration
-	for _, a := range e.assocs {
+	for _, a := range e.live {
 		if a.state == assocUp && a.users > 0 {
 			m = max(m, a.srtt)
 		}
 	}
-	return max(m, 20*mono.Microsecond)
+	e.rtt, e.rttAt = max(m, 20*mono.Microsecond), e.now
+	return e.rtt
+}
+
+// sent notes that an association sends to the port. Those without a QP of ours do not count: strangers must not make
+// others' shares small.
+func (p *portRx) sent(a *assoc, plane int) {
+	if a.users > 0 && !a.sends[plane] {
+		a.sends[plane] = true
+		p.senders = append(p.senders, a)
+	}
+}
+
+// active counts the associations that sent something in the last time, and forgets the others.
+func (p *portRx) active(now mono.Time, plane int, recent mono.Duration) int {
+	keep := p.senders[:0]
+	for _, a := range p.senders {
+		if d := a.rx.planes[plane].lastData; d != 0 && now.Sub(d) <= recent && a.users > 0 {
+			keep = append(keep, a)
+		} else {
+			a.sends[plane] = false
+		}
+	}
+	clear(p.senders[len(keep):])
+	p.senders = keep
+	return len(keep)
 }
 
 // grantFor is what the peer may have in flight on a plane. A lone sender is bounded by the ring only.
@@ -94,14 +124,9 @@ func (e *Engine) grantFor(a *assoc, plane int) uint32 {
 	rtt := e.meanRTT()
 	recent := 3 * rtt
 	if c > 0 {
-		recent += mono.Duration(2 * float64(len(e.assocs)) * maxPayload / c * 1e9)
+		recent += mono.Duration(2 * float64(len(e.live)) * maxPayload / c * 1e9)
 	}
-	active := 0
-	for _, x := range e.assocs {
-		if d := x.rx.planes[plane].lastData; d != 0 && e.now.Sub(d) <= recent {
-			active++
-		}
-	}
+	active := p.active(e.now, plane, recent)
 	if active <= 1 {
 		return uint32(ring)
 	}

@@ -167,6 +167,7 @@ func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
 		e.C.AssocFull++
 		return
 	}
+	e.enliven(a)
 	a.lastUse = e.now
 	if a.takePeer(h) {
 		//= MR-ASC-009
@@ -315,6 +316,7 @@ func (e *Engine) onStale(p *pkt.Packet, payload []byte) {
 		return
 	}
 	e.C.StaleReceived++
+	e.enliven(a)
 	if a.helloAt == never {
 		a.reopen()
 	}

@@ -134,6 +134,7 @@ func (e *Engine) receive(p *pkt.Packet) {
 		e.C.DropTag++
 		return
 	}
+	e.enliven(a)
 	a.heard()
 	a.notePeerClock(h.TS)
 	switch {

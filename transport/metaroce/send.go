@@ -43,15 +43,16 @@ func (e *Engine) Transmit(now mono.Time, b *pkt.Batch) {
 	e.sendControl(b)
 	t := &e.out.tx
 	t.n, t.nops = 0, 0
-	n := len(e.assocs)
+	e.calm()
+	n := len(e.live)
 	for i := 0; i < n && !b.Full(); i++ {
-		a := e.assocs[(e.rr+i)%n]
+		a := e.live[(e.rr+i)%n]
 		if a.rx.ackNow {
 			a.sendAcks(b)
 		}
 	}
 	for i := 0; i < n && !b.Full() && t.n < len(t.jobs); i++ {
-		a := e.assocs[(e.rr+i)%n]
+		a := e.live[(e.rr+i)%n]
 		if a.state != assocUp {
 			continue
 		}

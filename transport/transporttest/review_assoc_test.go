@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
@@ -322,5 +323,47 @@ func TestAddressesOfNobody(t *testing.T) {
 	}
 	if n := len(f.n.E.Assocs()); n != 0 {
 		t.Errorf("%d associations", n)
+	}
+}
+
+// TestStrangersAreCheap: thousands of associations that strangers have opened do not make every packet dear.
+func TestStrangersAreCheap(t *testing.T) {
+	cost := func(strangers int) time.Duration {
+		f := newForge(t, Config{Seed: 1, Planes: 4})
+		addr, tag := f.addr, f.tag
+		for i := range strangers {
+			f.addr = netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+			h := f.hello
+			h.Stage, h.NICID = wire.HelloInit, uint64(i)
+			for _, x := range f.deliver(f.helloPacket(h, 0)) {
+				h.Stage, h.Cookie = wire.HelloConfirm, x.Hello.Cookie
+				f.deliver(f.helloPacket(h, 0))
+			}
+		}
+		f.addr, f.tag = addr, tag
+		q := f.qp(QPOptions{})
+		f.n.Keys[7] = Key{0, 1 << 20, true, true, true, false}
+		f.wait(2 * mono.Millisecond)
+		best := time.Hour
+		psn := uint32(0)
+		for range 20 {
+			var ps []pkt.Packet
+			for range 64 {
+				ps = append(ps, f.write(q, psn, "T", 0, 7, bytesOf(1, 100)))
+				psn++
+			}
+			start := time.Now()
+			f.n.E.HandlePackets(f.w.Now, ps)
+			f.n.E.HandleTimers(f.w.Now)
+			f.n.batch.Reset()
+			f.n.E.Transmit(f.w.Now, f.n.batch)
+			f.n.E.NextTimeout()
+			best = min(best, time.Since(start))
+			f.w.Now++
+		}
+		return best
+	}
+	if few, many := cost(1), cost(4000); many > 10*few {
+		t.Errorf("64 packets cost %v, with 4000 strangers %v", few, many)
 	}
 }
