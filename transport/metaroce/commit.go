@@ -56,7 +56,7 @@ func (e *Engine) settle(j *job) {
 	}
 	x := s.slots.at(j.psn)
 	switch {
-	case j.abandoned || err == transport.MemSkipped:
+	case err == transport.MemSkipped:
 		// an earlier operation of the QP failed: the QP ends before this one's turn
 		e.held.put(x.buf)
 		*x = slot{}
@@ -108,9 +108,9 @@ func (q *QP) runChain() {
 			} else if x.st == slotQueued && x.n > 0 { // a READ that may not read ends the QP before anything later runs
 				*e.out.op(&j) = transport.MemOp{Kind: transport.MemCheckRead, QP: q.owner, Addr: x.addr, RKey: x.rkey, Swap: uint64(x.n), Chain: q.qpn}
 			}
-			if j.abandoned { // the peer cuts messages as no requester does: an end is better than a hang
+			if x.code != 0 && x.st == slotHeld { // found bad just now
 				e.held.put(x.buf)
-				x.st, x.buf, x.code = slotBad, 0, wire.RefuseInvalid
+				x.st, x.buf = slotBad, 0
 				o.ops = o.ops[:j.op]
 				j.nops = 0
 			}

@@ -230,7 +230,7 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 	s.slots.extend(psn)
 	*s.slots.at(psn) = x
 	s.top = max(s.top, psn+1)
-	if inTurn && !waitsForTurn(h.Op) && x.code == 0 && !j.abandoned {
+	if inTurn && !waitsForTurn(h.Op) && x.code == 0 {
 		q.arrive()
 	}
 }
@@ -361,7 +361,9 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 			*op = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: lo, RKey: x.rkey, Buf: data[lo-x.addr : cut-x.addr], Chain: chain}
 			lo = cut
 		}
-		j.abandoned = lo < end // too many pieces: packets as long as the MTU cannot make so many
+		if lo < end { // too many pieces: packets as long as the MTU cannot make so many; it costs too much to go on
+			x.code = wire.RefuseInvalid
+		}
 		return
 	}
 	op := e.out.op(j)

@@ -204,6 +204,12 @@ func TestReadGoneAfterFailure(t *testing.T) {
 // TestManyPieces: a tail whose bytes were overwritten in ever so many places by later packets costs bounded work, and
 // the QP does not hang silently.
 func TestManyPieces(t *testing.T) {
+	for _, flags := range []string{"", "T"} {
+		manyPieces(t, flags)
+	}
+}
+
+func manyPieces(t *testing.T, flags string) {
 	f := newForge(t, Config{Seed: 1})
 	q := f.qp(QPOptions{})
 	f.n.Keys[7] = Key{0, 1 << 20, true, true, true, false}
@@ -211,7 +217,9 @@ func TestManyPieces(t *testing.T) {
 	for i := range uint32(1500) { // bulk of one byte each, every other address
 		ps = append(ps, f.write(q, 2+i, "", uint64(2*i), 7, bytesOf(2, 1)))
 	}
-	ps = append(ps, f.write(q, 1, "T", 0, 7, bytesOf(1, 4096)))
+	for range 3 { // sent again and again
+		ps = append(ps, f.write(q, 1, flags, 0, 7, bytesOf(1, 4096)))
+	}
 	for len(ps) > 0 {
 		n := min(64, len(ps))
 		f.deliver(ps[:n]...)
@@ -223,8 +231,8 @@ func TestManyPieces(t *testing.T) {
 		f.deliver(f.write(q, 0, "TA", 8192, 7, bytesOf(3, 10)))
 		f.wait(mono.Millisecond)
 	}
-	if ops > 600 {
-		t.Errorf("%d memory operations", ops)
+	if ops > 600 || f.n.E.C.RefusedLater > 0 {
+		t.Errorf("%d memory operations, refused as LATER %d times", ops, f.n.E.C.RefusedLater)
 	}
 	if exp := 0; !q.Failed {
 		if held(q, "exp ", "exp %d", &exp); exp < 2 {
