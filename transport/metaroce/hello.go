@@ -176,9 +176,10 @@ func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
 }
 
 // firstRTT takes the time from the first INIT to the first COOKIE for the round trip, until data tells it. Too long is
-// better than too short: what is called lost before its acknowledgement can come is sent in vain.
+// better than too short: what is called lost before its acknowledgement can come is sent in vain. A peer that was not
+// there for longer than round trips are says nothing.
 func (a *assoc) firstRTT() {
-	if a.openAt != 0 && a.rttvar == 0 {
+	if a.openAt != 0 && a.rttvar == 0 && a.helloTries <= 6 {
 		a.srtt = min(max(a.srtt, a.e.now.Sub(a.openAt)), rttMax)
 	}
 	a.openAt = 0

@@ -144,7 +144,7 @@ func (e *Engine) receive(p *pkt.Packet) {
 	case h.Op == wire.OpProbe:
 		e.onProbe(a, p, payload)
 	case h.Op == wire.OpProbeAck:
-		e.onProbeAck(a, p, payload)
+		e.onProbeAck(a, p, &h, payload)
 	case h.Op.IsData():
 		e.onData(a, p, &h, payload)
 	default:
@@ -245,14 +245,14 @@ func (e *Engine) answerQP(a *assoc, pr *wire.Probe) {
 }
 
 // onProbeAck takes in the answer of a probe.
-func (e *Engine) onProbeAck(a *assoc, p *pkt.Packet, payload []byte) {
+func (e *Engine) onProbeAck(a *assoc, p *pkt.Packet, h *wire.Header, payload []byte) {
 	var pr wire.Probe
 	if d := wire.DecodeProbe(payload, &pr); d != 0 {
 		e.C.Drop[d]++
 		return
 	}
 	if pr.Kind == wire.ProbeQP {
-		if q := e.qps[pr.PeerQPN]; q != nil && q.a == a && q.remoteQPN == pr.QPN {
+		if q := e.qps[pr.PeerQPN]; q != nil && q.a == a && q.remoteQPN == pr.QPN && !q.before(h.TS) {
 			q.onProbeAnswer(&pr)
 		}
 		return

@@ -79,11 +79,18 @@ func (q *QP) park(psn uint64, p *pst, until mono.Time) {
 		q.req.parked.push(psn)
 	}
 	p.parked, p.until = true, until
+	if r := &q.req; r.parkDue == 0 || until < r.parkDue {
+		r.parkDue = until
+	}
 }
 
 // unpark brings back what has waited long enough.
 func (q *QP) unpark() {
 	r := &q.req
+	if r.parkDue == 0 || q.e.now < r.parkDue {
+		return
+	}
+	r.parkDue = 0
 	for n := r.parked.len(); n > 0; n-- {
 		psn := r.parked.peek()
 		r.parked.pop()
@@ -98,6 +105,9 @@ func (q *QP) unpark() {
 			q.requeue(psn, p)
 		default:
 			r.parked.push(psn)
+			if r.parkDue == 0 || p.until < r.parkDue {
+				r.parkDue = p.until
+			}
 		}
 	}
 }
@@ -164,13 +174,8 @@ func (q *QP) retime() {
 	r := &q.req
 	t := never
 	if q.state == StateRTS || q.state == StateSQD {
-		for i := r.parked.head; i < r.parked.tail && i < r.parked.head+64; i++ {
-			psn := r.parked.s[i&uint64(len(r.parked.s)-1)]
-			if psn >= r.una && psn < r.next {
-				t = mono.Min(t, max(r.ps.at(psn).until, q.e.now))
-			} else {
-				t = q.e.now
-			}
+		if r.parkDue != 0 {
+			t = max(r.parkDue, q.e.now)
 		}
 		if r.rnrUntil > q.e.now {
 			t = mono.Min(t, r.rnrUntil)

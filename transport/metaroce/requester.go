@@ -39,8 +39,9 @@ type requester struct {
 	next       uint64 // next PSN never sent
 	end        uint64 // one past the last PSN posted
 	ps         ring[pst]
-	rtx        fifo // PSNs to send again
-	parked     fifo // refused PSNs, in order of refusal
+	rtx        fifo      // PSNs to send again
+	parked     fifo      // refused PSNs, in order of refusal
+	parkDue    mono.Time // when the first of them may go again; 0 = none
 
 	nssn, sentSSN uint64 // next send number; one past the highest sent
 	limit         uint64 // send numbers below it may go

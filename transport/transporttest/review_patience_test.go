@@ -108,6 +108,32 @@ func TestReadWithoutDepth(t *testing.T) {
 	}
 }
 
+// TestParkedBehind: a packet that may go again soon does not wait behind many that may not.
+func TestParkedBehind(t *testing.T) {
+	f := newForge(t, Config{Seed: 1})
+	q := f.qp(QPOptions{SQ: 256})
+	for i := range uint64(200) {
+		q.Send(WR{ID: i, Op: transport.OpSend, N: 10})
+	}
+	xs := data(f.collect())
+	var a acked
+	for _, x := range xs[1:] {
+		r := refuses(x, q, wire.RefuseRNR)
+		r.Timer, r.InOrder = 31, false
+		a.Refusals = append(a.Refusals, r)
+	}
+	a.Refusals = append(a.Refusals, refuses(xs[0], q, wire.RefuseLater))
+	f.deliver(f.ack(a))
+	again := data(f.wait(2 * mono.Millisecond))
+	if len(again) == 0 || again[0].PSN != 0 {
+		t.Errorf("%v", again)
+	}
+	f.deliver(f.acks(again...))
+	if again = data(f.wait(600 * mono.Millisecond)); len(again) < 199 {
+		t.Errorf("only %d of 199 come again", len(again))
+	}
+}
+
 // TestResponseAckInTime: a response that nobody wants is acknowledged in time although no ack is asked for.
 func TestResponseAckInTime(t *testing.T) {
 	f := newForge(t, Config{Seed: 1})
