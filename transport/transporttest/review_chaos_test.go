@@ -38,6 +38,9 @@ type pair struct {
 func newChaos(seed uint64) *chaos {
 	r := rng.New(seed, "chaos")
 	planes, l := badNetwork(r)
+	if r.IntN(10) == 0 {
+		planes = 16
+	}
 	c := &chaos{r: r, l: l, insts: []uint64{1, 2, 3}, up: make([]bool, planes)}
 	for i := range c.up {
 		c.up[i] = true
