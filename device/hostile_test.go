@@ -11,16 +11,6 @@ import (
 	"github.com/metaroce/metaroce/transport"
 )
 
-// sized is a QP with queues of n entries, and room for one piece of memory in each.
-func (p *prog) sized(n uint32) (*qpair, error) {
-	q := &qpair{SQ: p.NewQueue(n, 128, p.bell), RQ: p.NewQueue(n, 64, p.bell+1)}
-	p.bell += 2
-	var err error
-	q.QP, err = p.ctx.CreateQP(&hostq.CreateQP{PD: p.pd, Type: 2, SendCQ: p.cq, RecvCQ: p.cq, SQEntries: n, SQStride: 128, RQEntries: n, RQStride: 64,
-		MaxSendSGE: 1, MaxRecvSGE: 1, SQRing: q.SQ.Off, RQRing: q.RQ.Off, SQDoorbell: q.SQ.Bell, RQDoorbell: q.RQ.Bell})
-	return q, err
-}
-
 // modify changes the state alone.
 func (p *prog) modify(q *qpair, to device.State, mask uint32) {
 	p.t.Helper()

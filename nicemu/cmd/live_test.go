@@ -420,11 +420,11 @@ func TestDaemonPerHost(t *testing.T) {
 	must(t, "lab", "exec", "b", "--", "true")
 }
 
-// TestTimed: at: and for: are kept by the daemon.
+// TestTimed: at: and for: are kept by the daemon. Four seconds, since a look may take one (race builds).
 func TestTimed(t *testing.T) {
 	station(t)
 	file := filepath.Join(t.TempDir(), "timed.yaml")
-	text := "hosts: {a: {addr: 10.0.0.1/24}, b: {addr: 10.0.0.2/24}}\nplanes: 2\nimpair:\n  - {planes: 1, at: 300ms, for: 300ms, down: true}\n"
+	text := "hosts: {a: {addr: 10.0.0.1/24}, b: {addr: 10.0.0.2/24}}\nplanes: 2\nimpair:\n  - {planes: 1, at: 300ms, for: 4s, down: true}\n"
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

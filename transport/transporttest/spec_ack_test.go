@@ -263,9 +263,9 @@ func TestSpecEcho(t *testing.T) {
 		t.Errorf("CE %d, bytes %d", a.Paths[0].CE, a.Planes[0].Bytes)
 	}
 	// the newest of a burst counts, although an older one comes behind it
-	x, y := f.write(q, 4, "A", 0, 7, bytesOf(1, 1)), pkt.Packet{}
+	x := f.write(q, 4, "A", 0, 7, bytesOf(1, 1))
 	f.w.Now = f.w.Now.Add(mono.Millisecond)
-	y = f.write(q, 5, "A", 0, 7, bytesOf(1, 1))
+	y := f.write(q, 5, "A", 0, 7, bytesOf(1, 1))
 	//= MR-REL-022
 	if b := of(f.deliver(y, x), wire.OpAck)[0].Ack.Paths[0]; b.Echo != f.ts() || b.Hold != 0 {
 		t.Errorf("echo %d, want %d", b.Echo, f.ts())

@@ -8,12 +8,6 @@ import (
 	"github.com/metaroce/metaroce/transport/wire"
 )
 
-// pass lets time pass in which the node has nothing to do.
-func (f *forge) pass(d mono.Duration) {
-	f.n.E.NextTimeout()
-	f.w.Now = f.w.Now.Add(d)
-}
-
 // respond answers a READ or an atomic of the node.
 func (f *forge) respond(q *QP, psn, no, off uint32, tail bool, b []byte) pktOut {
 	h := wire.Header{Op: wire.OpReadResp, Flags: wire.FlagAckReq, DestQP: q.Number(), PSN: serialPSN(psn), ReadNo: no, ReadOff: off}

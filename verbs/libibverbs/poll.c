@@ -157,7 +157,7 @@ int mr_req_notify_cq(struct ibv_cq *ibcq, int solicited_only) {
     if (mr_is_gone(to_ctx(ibcq->context)))
         return mr_err(EIO);
     pthread_mutex_lock(&cq->arm_lock); /* or the arming is left behind in a ring that is given up */
-    if (solicited_only) { /* never weaken an arm that is set */
+    if (solicited_only) {              /* never weaken an arm that is set */
         uint32_t none = 0;
         __atomic_compare_exchange_n(&cq->ring->arm, &none, MR_ARM_SOLICITED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     } else {

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -510,10 +509,11 @@ func TestOwner(t *testing.T) {
 				netlink.LinkSetUp(l)
 			}
 		}
-		cmd := exec.Command(exe, "-test.run", "^TestOwner$") // forked from this thread, so in its namespace
-		cmd.Env = []string{"MR_TEST_TAP_OWNER=" + c.name}
+		// forked from this thread, so in its network namespace; with a /dev/net/tun of its own that is open to users
+		cmd := exec.Command("unshare", "--mount", "sh", "-c", `mount -t tmpfs tmpfs /mnt && mknod /mnt/tun c 10 200 && chmod 666 /mnt/tun &&
+			mount --bind /mnt/tun /dev/net/tun && exec setpriv --reuid 1000 --regid 1000 --clear-groups "$0" "$@"`, exe, "-test.run", "^TestOwner$")
+		cmd.Env = []string{"MR_TEST_TAP_OWNER=" + c.name, "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 		cmd.Dir = "/"
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
 		out, err := cmd.CombinedOutput()
 		if strings.Contains(string(out), "/dev/net/tun may not be opened") {
 			need(t, "/dev/net/tun open to users", errors.New("it is not"))
