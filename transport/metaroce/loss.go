@@ -125,7 +125,7 @@ func (pl *planeTx) timeout(d mono.Duration) {
 // silence is how long a plane may say nothing after it was sent something.
 func (pl *planeTx) silence() mono.Duration {
 	a := pl.a
-	v := max(4*a.rttvar, a.srtt/8, pl.noise/4)
+	v := max(4*a.rttvar, a.srtt/8, pl.noise) // the whole noise: on shared cores one plane is served later than the others
 	if a.rttvar == 0 {
 		v = max(v, a.srtt)
 	}
