@@ -318,13 +318,12 @@ func TestSpecRNRCount(t *testing.T) {
 	})
 	t.Run("two transmissions of one wait", func(t *testing.T) {
 		f, q, x, rnr := begin(1)
-		y := data(f.wait(3 * mono.Millisecond))[0] // called lost, sent again
-		rnr(x)
-		//= MR-MSG-066
-		if q.Failed {
-			t.Error("gave up with a transmission in flight")
+		y := data(f.wait(1100 * mono.Microsecond)) // called lost, sent again
+		if len(y) != 1 {
+			t.Fatalf("sent again %v", y)
 		}
-		rnr(y)
+		rnr(x)
+		rnr(y[0])
 		//= MR-MSG-065
 		if q.Failed {
 			t.Error("two refusals of one wait count as two")
@@ -333,6 +332,33 @@ func TestSpecRNRCount(t *testing.T) {
 		rnr(z[len(z)-1])
 		if !q.Failed {
 			t.Error("the second wait is not counted")
+		}
+	})
+	t.Run("one in flight", func(t *testing.T) {
+		f, q, x, rnr := begin(255) // no retry at all
+		y := data(f.wait(1100 * mono.Microsecond))
+		rnr(x)
+		//= MR-MSG-066
+		if q.Failed {
+			t.Error("gave up with a transmission in flight")
+		}
+		rnr(y[0])
+		if !q.Failed {
+			t.Error("goes on without tries")
+		}
+	})
+	t.Run("the acknowledgement in between is lost", func(t *testing.T) {
+		f, q, x, rnr := begin(1)
+		rnr(x)
+		q.Send(WR{Op: transport.OpSend, N: 10})
+		for _, y := range data(f.wait(wait + 10*mono.Microsecond)) {
+			if y.PSN == 1 { // PSN 0 was accepted, the next one is refused in its turn
+				rnr(y)
+			}
+		}
+		//= MR-MSG-065
+		if q.Failed {
+			t.Error("refusals of two PSNs count together")
 		}
 	})
 	t.Run("anew for each PSN", func(t *testing.T) {
@@ -453,6 +479,29 @@ func TestSpecLowestFailure(t *testing.T) {
 		//= MR-MSG-082 MR-MSG-085 MR-MSG-090
 		if len(q.Sends) != 4 || q.Sends[0].Status != transport.OK || q.Sends[1].Status != transport.RemAccessErr || q.Sends[2].Status != transport.WRFlushErr {
 			t.Errorf("swap %v: %+v", swap, q.Sends)
+		}
+	}
+}
+
+// TestSpecTwoFailures: while an earlier READ is unanswered, two failures are told; the lower PSN's counts.
+func TestSpecTwoFailures(t *testing.T) {
+	f, q := receiver(t, Config{Seed: 11})
+	q.Send(WR{ID: 0, Op: transport.OpRead, N: 10})
+	for id := range uint64(3) {
+		q.Send(WR{ID: id + 1, Op: transport.OpWrite, N: 10})
+	}
+	xs := data(f.collect())
+	f.deliver(f.acks(xs[0]))
+	f.deliver(f.ack(acked{Refusals: []wire.RefusalBlock{refuses(xs[2], q, wire.RefuseAccess)}}))
+	f.deliver(f.ack(acked{Refusals: []wire.RefusalBlock{refuses(xs[3], q, wire.RefuseInvalid)}}))
+	if len(q.Sends) != 0 {
+		t.Fatalf("%+v", q.Sends)
+	}
+	f.respond(q, 0, 0, 0, true, bytesOf(1, 10))
+	//= MR-MSG-082 MR-MSG-084
+	for i, want := range []transport.Status{transport.OK, transport.OK, transport.RemAccessErr, transport.WRFlushErr} {
+		if len(q.Sends) != 4 || q.Sends[i].Status != want {
+			t.Errorf("%+v", q.Sends)
 		}
 	}
 }
