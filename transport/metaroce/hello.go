@@ -191,6 +191,7 @@ func (a *assoc) takePeer(h *wire.Hello) bool {
 	switch {
 	case !a.havePeer:
 		a.adopt(h)
+	//= MR-ASC-047
 	case a.peerID == h.NICID && a.formerAt != 0 && a.former == h.Instance && a.e.lastCall.Sub(a.formerAt) < lateWord:
 		return false // one that is gone does not come back
 	//= MR-ASC-043 MR-ASC-044 MR-ASC-045

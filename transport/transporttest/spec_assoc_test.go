@@ -382,6 +382,23 @@ func TestSpecRestart(t *testing.T) {
 	}
 }
 
+// TestSpecLateWord: a HELLO of the instance that is gone, held back by the network, brings nothing back.
+func TestSpecLateWord(t *testing.T) {
+	f := newForge(t, Config{Seed: 1})
+	old := f.hello
+	f.hello.Instance++
+	f.w.Now = f.w.Now.Add(mono.Microsecond)
+	f.meet()
+	q := f.qp(QPOptions{Timeout: 22})
+	again := f.hello
+	f.hello = old
+	xs := f.say(wire.HelloConfirm, 0)
+	//= MR-ASC-047
+	if as := f.n.E.Assocs(); len(xs) != 0 || q.Failed || as[0].PeerInstance != again.Instance {
+		t.Errorf("answered %v, QP failed %v, instance %#x", xs, q.Failed, as[0].PeerInstance)
+	}
+}
+
 // TestSpecRestartBehindUs: a QP that was made since the peer's restart survives the proof of it, and what it had
 // sent to the old tag goes again.
 func TestSpecRestartBehindUs(t *testing.T) {
