@@ -193,6 +193,7 @@ func TestRights(t *testing.T) {
 		if c.ok {
 			want = transport.OK
 		}
+		//= MR-MSG-020
 		w.want(a, 1, want)
 	}
 }
@@ -216,6 +217,7 @@ func TestKeys(t *testing.T) {
 	m := must(b.ctx.RegMR(&hostq.RegMR{PD: other, Addr: ramBase, IOVA: ramBase, Length: 64, Access: allRight}))(t)
 	qa.SQ.PutSend(hostq.SQE{WRID: 1, Opcode: hostq.WRWrite, RKey: m.Key(), RemoteAddr: ramBase}, nil, a.sge(0, 8))
 	qa.SQ.Ring()
+	//= MR-MSG-020
 	w.want(a, 1, transport.RemAccessErr)
 }
 

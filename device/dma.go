@@ -167,6 +167,7 @@ func (n *NIC) queueList(q *QP, op *transport.MemOp, i int, list []transport.SGE,
 // remoteAddr checks a key that a peer named.
 func (q *QP) remoteAddr(rkey, need uint32, addr uint64, n uint32) (uint64, bool) {
 	m := q.ctx.nic.keys.get(rkey)
+	//= MR-MSG-020
 	if q.access&need != need || m == nil || m.pd != q.pd || m.access&need != need {
 		return 0, false
 	}
@@ -196,6 +197,7 @@ func (n *NIC) queueRemote(q *QP, op *transport.MemOp, i int, need uint32) transp
 // sees it only after the rest.
 func (n *NIC) seg(i int, addr uint64, b []byte, last bool) {
 	d := &n.dma
+	//= MR-MSG-023
 	if k := len(b) - 8; d.write && last && k > 0 {
 		d.segs = append(d.segs, Seg{addr, b[:k]}, Seg{addr + uint64(k), b[k:]})
 		d.op = append(d.op, i, i)

@@ -247,6 +247,7 @@ func TestOrder(t *testing.T) {
 		{QP: q.QP, Kind: transport.MemFetchAdd, Addr: ramBase, RKey: p.mr.Key(), Compare: 1},
 	}
 	w.nics[1].DMA(ops)
+	//= MR-MSG-023
 	want := []int{-1, 92, 8, 8, 3, -2, 64, -2, 8, -1, 8}
 	if len(segs) != len(want) {
 		t.Fatalf("segments %v, want %v", segs, want)

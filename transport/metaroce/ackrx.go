@@ -173,6 +173,7 @@ func (a *assoc) wasSpurious(p *txPath, sent mono.Time) {
 	if a.e.now.Sub(sent) > 2*a.spread(p, p.pl.noise/8) {
 		return
 	}
+	//= MR-REL-043
 	p.tol = min(2*p.tol, maxTolerance)
 	if a.e.now.Sub(a.widenAt) > a.srtt {
 		a.widen = min(a.widen+0.5, timeWidenMax)
@@ -214,6 +215,7 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	pl.avgq += (q - pl.avgq) / 16
 	full := 10*(pl.inflight+bytes) >= 7*pl.win.Window()
 	pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, RTT: rtt, Base: pl.base, CE: ce, Full: full})
+	//= MR-PATH-021
 	if !p.queued && !ce && q <= max(recycleDelay*pl.avgq, float64(a.srtt)/20) {
 		p.queued = true
 		pl.recycle.push(uint64(p.id & 0xff))

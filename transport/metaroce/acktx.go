@@ -50,7 +50,7 @@ type refusal struct {
 }
 
 const (
-	maxRefusals    = 256 // kept for repeats; more are reported once at most, and then by their resends
+	maxRefusals    = maxPlanes * pkt.Burst // what one call can bring; beyond, those told already go first
 	refusalRepeats = 2
 )
 
@@ -59,9 +59,6 @@ func (r *assocRx) init(a *assoc) {
 		q.limitDirty = 0
 	}
 	*r = assocRx{a: a, ackDue: never, dirty: r.dirty[:0], refusals: r.refusals[:0], limits: r.limits[:0]}
-	if r.refusals == nil {
-		r.refusals = make([]refusal, 0, maxRefusals)
-	}
 }
 
 // path returns the receiver's record of a path, or nil for an id that cannot be.
@@ -197,7 +194,7 @@ func (a *assoc) refuseLater(q *QP) {
 func (r *assocRx) addRefusal(b wire.RefusalBlock) {
 	//= MR-REL-020
 	r.ackNow = true
-	if len(r.refusals) == cap(r.refusals) { // one that was told already goes first
+	if len(r.refusals) == maxRefusals {
 		i := 0
 		for k := range r.refusals {
 			if r.refusals[k].left < refusalRepeats {

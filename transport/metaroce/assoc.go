@@ -170,6 +170,7 @@ func (e *Engine) newWindow(c PlaneConfig, rate uint64) cc.Controller {
 	if e.cfg.FixedWindow > 0 {
 		return &cc.Fixed{W: e.cfg.FixedWindow}
 	}
+	//= MR-CC-006 MR-CC-008
 	target := max(c.TimerNoise, 6*mono.Microsecond)
 	maxW := 4 << 20
 	if rate > 0 { // two BDP at a round trip of a millisecond at most

@@ -108,6 +108,7 @@ func New(cfg Config, host transport.Host) *Engine {
 	e.held.init(cfg.HeldBuffers, maxPayload)
 	e.resp.init(cfg.RespBuffers, maxPayload)
 	e.out.init()
+	//= MR-ASC-012
 	e.cookie = [2]uint64{e.rnd.Uint64(), e.rnd.Uint64()}
 	return e
 }

@@ -44,6 +44,7 @@ func (p *portRx) adapt(e *Engine, d mono.Duration) {
 	p.hist[p.hn%len(p.hist)] = v
 	p.hn++
 	lost := p.gaps / (p.pkts + p.gaps)
+	//= MR-CC-014
 	if c := e.portRate(p); c > 0 {
 		offered := v / (1 - min(lost, 0.5)) / c
 		if offered > 0.97 && lost > 0.01 {
@@ -53,6 +54,7 @@ func (p *portRx) adapt(e *Engine, d mono.Duration) {
 		}
 		return
 	}
+	//= MR-CC-015
 	switch {
 	case lost > 0.01:
 		p.g = max(1.2, p.g*0.9)
@@ -122,11 +124,13 @@ func (e *Engine) grantFor(a *assoc, plane int) uint32 {
 		c = p.rate()
 	}
 	rtt := e.meanRTT()
+	//= MR-CC-013
 	recent := 3 * rtt
 	if c > 0 {
 		recent += mono.Duration(2 * float64(len(e.live)) * maxPayload / c * 1e9)
 	}
 	active := p.active(e.now, plane, recent)
+	//= MR-CC-012
 	if active <= 1 {
 		return uint32(ring)
 	}

@@ -192,6 +192,7 @@ func (q *QP) nextRequest() (uint64, bool) {
 		return 0, false
 	}
 	r := &q.req
+	//= MR-REL-046
 	for r.rtx.len() > 0 {
 		psn := r.rtx.peek()
 		if psn >= r.una && psn < r.stop {

@@ -157,6 +157,7 @@ func (a *assoc) choosePath(q *QP, lost int) *txPath {
 		if p == nil {
 			continue
 		}
+		//= MR-PATH-002 MR-PATH-020
 		if pl.curLeft <= 0 {
 			a.rrPlane = (a.rrPlane + i + 1) % n
 		} else {
@@ -212,6 +213,7 @@ func (pl *planeTx) pick(lost int) *txPath {
 		case int(q.id) == lost:
 			q.queued = true
 			pl.recycle.push(uint64(q.id & 0xff))
+		//= MR-PATH-020 MR-PATH-022
 		case ok(q) && int(q.id&0xff) < limit && !e.rnd.Chance(recycleRenew):
 			p = q
 		}
@@ -246,6 +248,7 @@ func (pl *planeTx) path(i int) *txPath {
 	//= MR-WIRE-020
 	p := &txPath{pl: pl, id: uint16(pl.idx<<8 | i), srcPort: 0xC000 | uint16(e.rnd.Uint32()&0x3FFF), next: first, una: first,
 		genStart: first, tol: gapTolerance}
+	//= MR-PATH-010
 	pl.paths[i] = p
 	return p
 }

@@ -440,3 +440,25 @@ func TestSpecBadPackets(t *testing.T) {
 	}
 	f.want("the good one", f.deliver(good), good, "ack")
 }
+
+// TestSpecManyRefusals: every refusal of a call is told, however many there are.
+func TestSpecManyRefusals(t *testing.T) {
+	f, q := receiver(t, Config{Seed: 13, Planes: 4})
+	var ps []pkt.Packet
+	for i := range 1000 {
+		h := to(q, wire.OpSend, uint32(i), "T")
+		h.Path, h.SSN = uint16(i%4)<<8, uint32(i)
+		ps = append(ps, f.packet(h, nil))
+	}
+	xs := f.deliver(ps...)
+	told := map[[2]uint32]bool{}
+	for _, x := range xs {
+		for _, r := range x.Ack.Refusals {
+			told[[2]uint32{uint32(r.Path), r.Seq}] = true
+		}
+	}
+	//= MR-MSG-091 MR-REL-028
+	if len(told) != len(ps) {
+		t.Errorf("%d of %d refusals were told", len(told), len(ps))
+	}
+}
