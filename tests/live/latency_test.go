@@ -8,13 +8,13 @@ import (
 )
 
 // TestLatency: two programs that spin beside the daemon on few cores. Without the rules of docs/adr/0007 p99 is a time slice
-// of the kernel, milliseconds. Reported; the bound is 1 ms, with three tries, since the machine is shared.
+// of the kernel, milliseconds. Reported; the bound is 1 ms, with five tries, since the machine is shared.
 func TestLatency(t *testing.T) {
 	l := up(t, spec{wire: "tap"})
 	for _, program := range []string{"ib_send_lat", "ib_write_lat"} {
 		t.Run(program, func(t *testing.T) {
 			best := 0.0
-			for range 3 {
+			for range 5 {
 				_, out := l.pair(t, 30*time.Second, "a", "b", program, "-s", "8", "-n", "5000")
 				rows := table(out)
 				if len(rows) != 1 || len(rows[0].values) < 7 {
