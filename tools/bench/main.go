@@ -1,8 +1,9 @@
 // Command bench measures the stack beside TCP on the same machine, in one run, so that the ratios mean something where the
 // figures themselves depend on the machine: ib_write_bw over TAP wires and four planes against iperf3 over a veth between the
-// same two namespaces, throughput kept under loss, and latencies against a TCP ping-pong.
+// same two namespaces, throughput kept under loss, and latencies against a TCP ping-pong. Everything is measured in several
+// rounds, one after the other, and the ratios are taken within a round: a shared machine changes its speed within seconds.
 //
-//	go run ./tools/bench [-bin build/bin/nicemu] [-o build/bench.json] [-seconds 5]
+//	go run ./tools/bench [-bin build/bin/nicemu] [-o build/bench.json] [-rounds 3] [-seconds 3]
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -24,13 +26,14 @@ func main() {
 	bin := flag.String("bin", "build/bin/nicemu", "the nicemu to measure")
 	out := flag.String("o", "build/bench.json", "where to write the figures")
 	wire := flag.String("wire", "tap", "wire of the planes")
-	seconds := flag.Int("seconds", 5, "of each bandwidth run")
+	seconds := flag.Int("seconds", 3, "of each bandwidth run")
+	rounds := flag.Int("rounds", 3, "how often everything is measured")
 	pong := flag.String("pong", "", "internal: TCP ping-pong, server :PORT or client HOST:PORT")
 	flag.Parse()
 	if *pong != "" {
 		exit(tcpPong(*pong))
 	}
-	exit(run(*bin, *wire, *out, *seconds))
+	exit(run(*bin, *wire, *out, *rounds, *seconds))
 }
 
 func exit(err error) {
@@ -41,18 +44,24 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// Result is what build/bench.json holds. Rates are bits a second, times seconds.
+// Result is what build/bench.json holds. Rates are bits a second, times seconds; each value is of a round.
 type Result struct {
-	Time      string             `json:"time"`
-	CPUs      int                `json:"cpus"`
-	Kernel    string             `json:"kernel"`
-	Wire      string             `json:"wire"`
-	Planes    int                `json:"planes"`
-	TCPBits   float64            `json:"tcp_bits_per_second"`
-	WriteBits map[string]float64 `json:"write_bits_per_second"` // by message size
-	LossKept  map[string]float64 `json:"loss_kept_ratio"`       // by loss; 1 MiB messages, of the rate without loss
-	Latency   map[string]Latency `json:"latency_seconds"`
+	Time      string               `json:"time"`
+	CPUs      int                  `json:"cpus"`
+	Kernel    string               `json:"kernel"`
+	Wire      string               `json:"wire"`
+	Planes    int                  `json:"planes"`
+	Seconds   int                  `json:"seconds"`
+	TCPBits   []float64            `json:"tcp_bits_per_second"`
+	WriteBits map[string][]float64 `json:"write_bits_per_second"` // by message size
+	OfTCP     map[string][]float64 `json:"write_of_tcp_ratio"`    // by message size
+	LossKept  map[string][]float64 `json:"loss_kept_ratio"`       // by loss; 1 MiB messages, of the rate without loss
+	RatedKept map[string][]float64 `json:"rated_loss_kept_ratio"` // the same with planes of a rate below the machine's speed
+	RatedBits []float64            `json:"rated_bits_per_second"` // without loss
+	Latency   map[string][]Latency `json:"latency_seconds"`
 }
+
+const planeRate = "rate=500Mbit" // four of them are well below what a core moves
 
 // Latency is of half a round trip.
 type Latency struct {
@@ -60,7 +69,7 @@ type Latency struct {
 	P99 float64 `json:"p99"`
 }
 
-func run(bin, wire, out string, seconds int) error {
+func run(bin, wire, out string, rounds, seconds int) error {
 	bin, err := filepath.Abs(bin)
 	if err != nil {
 		return err
@@ -81,9 +90,14 @@ func run(bin, wire, out string, seconds int) error {
 	}()
 	r := &Result{
 		Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel(), Wire: wire, Planes: planes,
-		WriteBits: map[string]float64{}, LossKept: map[string]float64{}, Latency: map[string]Latency{},
+		Seconds: seconds, WriteBits: map[string][]float64{}, OfTCP: map[string][]float64{},
+		LossKept: map[string][]float64{}, RatedKept: map[string][]float64{}, Latency: map[string][]Latency{},
 	}
-	err = errors.Join(measure(b, r, seconds), b.failure)
+	for i := 0; i < rounds && err == nil; i++ {
+		say("round %d of %d", i+1, rounds)
+		err = measure(b, r, seconds)
+	}
+	err = errors.Join(err, b.failure)
 	if stopped.Load() {
 		select {} // no figures; the lab is being taken down
 	}
@@ -94,62 +108,113 @@ func run(bin, wire, out string, seconds int) error {
 	return err
 }
 
-func measure(b *bed, r *Result, seconds int) (err error) {
-	say("TCP over veth, %d s …", seconds)
-	if r.TCPBits, err = b.tcp(seconds); err != nil {
+var losses = []struct {
+	name  string
+	limit float64
+}{{"0.1%", 0.999}, {"1%", 0.99}, {"5%", 0.95}, {"10%", 0.90}}
+
+var sizes = []string{"65536", "1048576"}
+
+// measure is one round.
+func measure(b *bed, r *Result, seconds int) error {
+	tcp, err := b.tcp(seconds)
+	if err != nil {
 		return err
 	}
-	for _, size := range []string{"65536", "1048576"} {
-		say("ib_write_bw -s %s, %d s …", size, seconds)
-		if r.WriteBits[size], err = b.write(size, seconds); err != nil {
+	r.TCPBits = append(r.TCPBits, tcp)
+	var plain float64
+	for _, size := range sizes {
+		if plain, err = b.write(size, seconds); err != nil {
 			return err
 		}
+		r.WriteBits[size] = append(r.WriteBits[size], plain)
+		r.OfTCP[size] = append(r.OfTCP[size], plain/tcp)
 	}
-	for _, loss := range []string{"0.1%", "1%", "5%", "10%"} {
-		say("ib_write_bw -s 1048576 at %s loss, %d s …", loss, seconds)
-		if err = b.nicemu("lab", "impair", "loss="+loss); err != nil {
+	if err = lossy(b, r.LossKept, plain, seconds); err != nil {
+		return err
+	}
+	if err = b.nicemu("lab", "impair", planeRate); err != nil {
+		return err
+	}
+	rated, err := b.write("1048576", seconds)
+	if err != nil {
+		return err
+	}
+	r.RatedBits = append(r.RatedBits, rated)
+	if err = lossy(b, r.RatedKept, rated, seconds); err != nil {
+		return err
+	}
+	if err = b.nicemu("lab", "impair", "clear"); err != nil {
+		return err
+	}
+	return latencies(b, r)
+}
+
+// lossy measures with each loss, leaves the planes without, and notes the share of plain.
+func lossy(b *bed, kept map[string][]float64, plain float64, seconds int) error {
+	for _, loss := range losses {
+		if err := b.nicemu("lab", "impair", "loss="+loss.name); err != nil {
 			return err
 		}
 		bits, err := b.write("1048576", seconds)
 		if err != nil {
 			return err
 		}
-		r.LossKept[loss] = bits / r.WriteBits["1048576"]
+		kept[loss.name] = append(kept[loss.name], bits/plain)
 	}
-	if err = b.nicemu("lab", "impair", "loss=0"); err != nil {
-		return err
-	}
-	for _, program := range []string{"ib_write_lat", "ib_send_lat"} {
-		say("%s -s 8 …", program)
-		if r.Latency[program], err = b.latency(program); err != nil {
+	return b.nicemu("lab", "impair", "loss=0")
+}
+
+func latencies(b *bed, r *Result) error {
+	for _, program := range []string{"ib_write_lat", "ib_send_lat", "tcp"} {
+		measure := func() (Latency, error) { return b.latency(program) }
+		if program == "tcp" {
+			measure = b.pong
+		}
+		l, err := measure()
+		if err != nil {
 			return err
 		}
+		r.Latency[program] = append(r.Latency[program], l)
 	}
-	say("TCP ping-pong of 8 bytes …")
-	r.Latency["tcp"], err = b.pong()
-	return err
+	return nil
 }
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 func print(r *Result) {
-	fmt.Printf("%d CPUs, Linux %s, %s wires, %d planes\n\n", r.CPUs, r.Kernel, r.Wire, r.Planes)
-	fmt.Printf("%-34s %10s %12s\n", "throughput", "Gbit/s", "of TCP")
-	fmt.Printf("%-34s %10.2f %12s\n", "iperf3 TCP over veth", r.TCPBits/1e9, "1.00")
-	for _, size := range []string{"65536", "1048576"} {
-		fmt.Printf("%-34s %10.2f %12.2f\n", "ib_write_bw -s "+size, r.WriteBits[size]/1e9, r.WriteBits[size]/r.TCPBits)
+	fmt.Printf("%d CPUs, Linux %s, %s wires, %d planes; %d rounds of %d s: median (lowest to highest)\n\n",
+		r.CPUs, r.Kernel, r.Wire, r.Planes, len(r.TCPBits), r.Seconds)
+	line := func(name, a, b string) { fmt.Printf("%-36s %24s %24s\n", name, a, b) }
+	line("throughput", "Gbit/s", "of TCP")
+	line("iperf3 TCP over veth", spread(r.TCPBits, 1e-9, 2), "1")
+	for _, size := range sizes {
+		line("ib_write_bw -s "+size, spread(r.WriteBits[size], 1e-9, 2), spread(r.OfTCP[size], 1, 2))
 	}
-	fmt.Printf("\n%-34s %10s %12s\n", "loss, ib_write_bw -s 1048576", "kept", "limit")
-	for _, l := range []struct {
-		name  string
-		limit float64
-	}{{"0.1%", 0.999}, {"1%", 0.99}, {"5%", 0.95}, {"10%", 0.90}} {
-		fmt.Printf("%-34s %10.3f %12.3f\n", l.name, r.LossKept[l.name], l.limit)
+	fmt.Println()
+	line("kept at a loss of", "as fast as it goes", "planes of "+strings.TrimPrefix(planeRate, "rate="))
+	for _, l := range losses {
+		line(fmt.Sprintf("%-6s (limit %.3f)", l.name, l.limit), spread(r.LossKept[l.name], 1, 3), spread(r.RatedKept[l.name], 1, 3))
 	}
-	fmt.Printf("\n%-34s %10s %12s\n", "latency, 8 B, half a round trip", "p50 µs", "p99 µs")
+	line("without loss, Gbit/s", spread(r.WriteBits["1048576"], 1e-9, 2), spread(r.RatedBits, 1e-9, 2))
+	fmt.Println()
+	line("8 B, half a round trip", "p50 µs", "p99 µs")
 	for _, p := range []string{"ib_write_lat", "ib_send_lat", "tcp"} {
-		fmt.Printf("%-34s %10.1f %12.1f\n", p, r.Latency[p].P50*1e6, r.Latency[p].P99*1e6)
+		var p50, p99 []float64
+		for _, l := range r.Latency[p] {
+			p50, p99 = append(p50, l.P50), append(p99, l.P99)
+		}
+		line(p, spread(p50, 1e6, 1), spread(p99, 1e6, 1))
 	}
+}
+
+// spread prints median, lowest and highest.
+func spread(v []float64, unit float64, digits int) string {
+	if len(v) == 0 {
+		return "-"
+	}
+	v = slices.Sorted(slices.Values(v))
+	return fmt.Sprintf("%.*f (%.*f to %.*f)", digits, v[len(v)/2]*unit, digits, v[0]*unit, digits, v[len(v)-1]*unit)
 }
 
 func save(path string, r *Result) error {
