@@ -31,6 +31,8 @@ type EngineQP interface {
 	Resume(now mono.Time)
 	// SetTimers changes what may be changed while the QP works.
 	SetTimers(minRNR uint8)
+	// SetQKey sets the key that a UD QP wants to see in what it receives; in every state from INIT on.
+	SetQKey(k uint32)
 	// ToError flushes: everything posted and not complete completes with WRFlushErr, receives in hand too.
 	ToError(now mono.Time)
 	// Reset and Destroy forget everything without completions.
@@ -56,6 +58,7 @@ type EngineConfig struct {
 // EngineQPConfig is fixed for a QP's life.
 type EngineQPConfig struct {
 	Owner      any // handed back in every call of transport.Host
+	Type       transport.QPType
 	SQEntries  int
 	MaxSendSGE int
 	SRQ        bool
@@ -69,6 +72,7 @@ type RTRAttr struct {
 	MaxDestRdAtomic        uint8
 	MinRNRTimer            uint8
 	TrafficClass, HopLimit uint8
+	FlowLabel              uint32
 }
 
 // RTSAttr is what a QP needs to send.

@@ -39,6 +39,9 @@ func (q mrQP) ToRTS(now mono.Time, a RTSAttr) {
 	q.QP.ToRTS(now, metaroce.RTSAttr{SQPSN: a.SQPSN, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, MaxRdAtomic: int(a.MaxRdAtomic)})
 }
 
+// SetQKey implements EngineQP: only UD QPs have one.
+func (mrQP) SetQKey(uint32) {}
+
 // CountersJSON are the engine's counters under their metric names.
 func (e mrEngine) CountersJSON() any {
 	m := map[string]any{}

@@ -5,7 +5,10 @@
 // for memory, receives and completions. Both sides run on one goroutine; nothing here locks or allocates.
 package transport
 
-import "fmt"
+import (
+	"fmt"
+	"net/netip"
+)
 
 // Status is the outcome of a work request; the values are those of enum ibv_wc_status.
 type Status uint8
@@ -71,6 +74,31 @@ func (o Op) HasResponse() bool { return o == OpRead || o.IsAtomic() }
 // TakesRecv reports whether the request consumes a receive work request at the other end.
 func (o Op) TakesRecv() bool { return o.IsSend() || o == OpWriteImm }
 
+// QPType is the transport service of a QP.
+type QPType uint8
+
+// Services.
+const (
+	RC QPType = iota
+	UD
+	qpTypeNames = "RC,UD"
+)
+
+// String returns the service's name.
+func (t QPType) String() string { return name(qpTypeNames, int(t)) }
+
+// GRHLen is what a UD receive keeps free in front of its message: the global route header, or for IPv4 20 bytes
+// that are not defined and the IPv4 header.
+const GRHLen = 40
+
+// UDDest is where a UD message goes: an address handle, resolved by the device, and what the work request adds.
+type UDDest struct {
+	Local, Remote netip.Addr // Remote may be a multicast address
+	QPN, QKey     uint32     // QKey as it goes on the wire (a request's with the top bit: the QP's own)
+	FlowLabel     uint32
+	TOS, HopLimit uint8
+}
+
 // Flags of a send work request; the values are those of enum ibv_send_flags.
 const (
 	FlagFence     uint16 = 1
@@ -101,6 +129,7 @@ type SendWR struct {
 	Slot       uint32 // index in the send queue, as the program counts
 	Flags      uint16
 	Op         Op
+	Dest       UDDest // UD only
 	Fail       Status // not OK: found bad when fetched; it completes with this status when its turn comes
 }
 
@@ -118,10 +147,11 @@ type RecvWR struct {
 type RecvInfo struct {
 	Status    Status
 	Op        Op     // OpSend, OpSendImm, OpSendInv or OpWriteImm
-	Length    uint32 // bytes of the message
+	Length    uint32 // bytes of the message; UD: with the GRHLen bytes in front of it
 	Imm       uint32
 	SrcQP     uint32
 	Solicited bool
+	GRH       bool   // UD: the first GRHLen bytes are the route header
 	Inline    []byte // data not yet in memory: travels in the completion (≤ 64 bytes); nil otherwise
 }
 

@@ -43,6 +43,7 @@ type QP struct {
 	owner    any
 	state    device.State
 	rtr      device.RTRAttr
+	qkey     uint32
 	ring     []transport.SendWR
 	head, n  int
 	queued   bool
@@ -112,6 +113,9 @@ func (q *QP) Resume(mono.Time) {
 
 // SetTimers does nothing: nothing waits here.
 func (q *QP) SetTimers(uint8) {}
+
+// SetQKey implements device.EngineQP.
+func (q *QP) SetQKey(k uint32) { q.qkey = k }
 
 // ToError flushes what is posted.
 func (q *QP) ToError(mono.Time) {

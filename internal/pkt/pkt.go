@@ -35,10 +35,16 @@ type Packet struct {
 	Src, Dst netip.Addr
 	SrcPort  uint16 // UDP source port: the entropy
 	Kind     Kind
-	TOS      uint8     // DSCP and ECN of the IP header
-	Plane    uint8     // the plane it came from or goes to
-	Time     mono.Time // ingress time, stamped by the driver
-	Buf      []byte    // transmit: the whole buffer; Data = Buf[Headroom : Headroom+n]
+	TOS      uint8 // DSCP and ECN of the IP header
+	TTL      uint8 // IPv4 TTL or IPv6 hop limit; 0 in a packet to be sent = 64
+	// What else of the IP header IBTA's ICRC covers, or a UD receive shows. A packet to be sent has ID 0 and DF; a wire
+	// that cannot see a received packet's says the same.
+	FlowLabel uint32    // IPv6
+	IPID      uint16    // IPv4
+	NoDF      bool      // IPv4: the don't-fragment bit is clear
+	Plane     uint8     // the plane it came from or goes to
+	Time      mono.Time // ingress time, stamped by the driver
+	Buf       []byte    // transmit: the whole buffer; Data = Buf[Headroom : Headroom+n]
 }
 
 // ECN code points in TOS.
