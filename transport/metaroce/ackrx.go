@@ -87,6 +87,7 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 			//= MR-MSG-063 MR-MSG-089 MR-REL-005
 			e.dropRec(i)
 			p.pl.acked++
+			p.pl.delivered()
 			p.advance(e)
 			if fresh && late && psn >= q.req.una && psn < q.req.next {
 				q.req.ps.at(psn).out++ // it was taken off when it was called lost
@@ -185,8 +186,7 @@ func (a *assoc) wasSpurious(p *txPath, sent mono.Time) {
 func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	e, pl := a.e, p.pl
 	now := e.now
-	pl.heardNow()
-	pl.timeouts, pl.vain = 0, 0
+	pl.delivered()
 	ce := b.CE != p.ce
 	p.ce = b.CE
 	rtt := stampSpan(b.Echo, e.stamp()) - mono.Duration(b.Hold)<<4

@@ -201,7 +201,11 @@ func (a *assoc) busy() bool {
 
 // attach binds a QP to the association.
 func (a *assoc) attach(q *QP) {
-	a.users++
+	if a.users++; a.users == 1 {
+		for i := range a.planes { // what is left from former users counts no more
+			a.planes[i].askedAt, a.planes[i].asked, a.planes[i].timeouts = 0, 0, 0
+		}
+	}
 	q.boundAt = a.e.now
 	a.e.enliven(a)
 	a.qps = append(a.qps, q)

@@ -91,10 +91,14 @@ func (pl *planeTx) onTimer() {
 		if d := pl.probeTime(r.path); r.sent.Add(d) <= now {
 			pl.timedOut++
 			pl.timeouts++
-			if pl.timeouts > 6 { // no plane speaks: this one is probed, data would only pile up
-				a.planeFailed(pl, "no answer")
-			} else {
+			switch {
+			case pl.timeouts <= 6:
 				pl.timeout(d)
+			case a.users == 0: // nobody here to ask again, or to whom the plane matters
+				pl.loseAll()
+				pl.timeouts = 0
+			default: // no plane speaks: this one is probed, data would only pile up
+				a.planeFailed(pl, "no answer")
 			}
 		}
 	}
@@ -134,7 +138,7 @@ func (pl *planeTx) silence() mono.Duration {
 
 // silentPlanes finds the planes that say nothing while another one is heard: all that is in flight there moves.
 func (a *assoc) silentPlanes() {
-	if len(a.planes) == 1 {
+	if len(a.planes) == 1 || a.users == 0 { // without a QP nothing goes again that would bring an answer
 		return
 	}
 	now := a.e.now
@@ -251,6 +255,12 @@ func (pl *planeTx) onProbeAck(id uint32) {
 		q.wake()
 	}
 	pl.a.reschedule()
+}
+
+// delivered notes that the peer received data on the plane, accepted or refused.
+func (pl *planeTx) delivered() {
+	pl.heardNow()
+	pl.timeouts, pl.vain = 0, 0
 }
 
 func (pl *planeTx) heardNow() { pl.lastHeard, pl.askedAt, pl.asked = pl.a.e.now, 0, 0 }
