@@ -83,7 +83,8 @@ func (c *DelayECN) OnLoss(_ mono.Time, bytes int) {
 
 // OnAck implements Controller.
 func (c *DelayECN) OnAck(s Sample) {
-	n, packet, target := float64(s.Bytes), float64(c.l.Packet), float64(c.l.Target)
+	//= MR-CC-006
+	n, packet, target := float64(s.Bytes), float64(c.l.Packet), float64(max(c.l.Target, s.Base/8))
 	c.acked += n
 	c.lossMean -= c.lossMean * min(1, n/packet/64)
 	c.marked = c.marked || s.CE

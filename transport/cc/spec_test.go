@@ -82,3 +82,17 @@ func TestGrowth(t *testing.T) {
 		}
 	}
 }
+
+// TestFarTarget: over a long round trip a delay that is small beside it is no reason to shrink.
+func TestFarTarget(t *testing.T) {
+	c := controller()
+	c.OnAck(Sample{Now: 1, Bytes: packet, RTT: 10 * mono.Millisecond, Base: 10 * mono.Millisecond, Full: true})
+	for i := range 1000 {
+		now := mono.Time(i) * mono.Time(mono.Millisecond)
+		c.OnAck(Sample{Now: now, Bytes: packet, RTT: 11 * mono.Millisecond, Base: 10 * mono.Millisecond, Full: true})
+	}
+	//= MR-CC-006
+	if c.Window() < start {
+		t.Errorf("the window shrank to %d", c.Window())
+	}
+}

@@ -37,8 +37,7 @@ func (a *assoc) onAck(p *pkt.Packet, h *wire.Header, payload []byte) {
 			r.Plane(&b)
 			if int(b.Plane) < len(a.planes) {
 				pl := &a.planes[b.Plane]
-				//= MR-CC-011
-				pl.grant = int(min(max(b.Grant, minCharge), 1<<30))
+				pl.takeGrant(b.Grant, h.TS)
 			}
 		case wire.BlockQP:
 			var b wire.QPBlock
@@ -56,6 +55,16 @@ func (a *assoc) onAck(p *pkt.Packet, h *wire.Header, payload []byte) {
 	a.silentPlanes()
 	a.timeRule()
 	a.reschedule()
+}
+
+// takeGrant obeys the newest grant: an ACK that was overtaken by a later one says nothing more.
+func (pl *planeTx) takeGrant(grant, ts uint32) {
+	now := pl.a.e.lastCall
+	//= MR-CC-011
+	if pl.grantAt != 0 && now.Sub(pl.grantAt) <= clockTrust && serial.U32(ts).Less(serial.U32(pl.grantTS)) {
+		return
+	}
+	pl.grant, pl.grantTS, pl.grantAt = int(min(max(grant, minCharge), 1<<30)), ts, now
 }
 
 // txPathOf returns our path of an id that the peer names, or nil.

@@ -74,6 +74,8 @@ type assoc struct {
 	peerTS   uint32 // newest clock of the peer that was seen
 	havePeTS bool
 	peerAt   mono.Time // when that was, by the caller's clock
+	leapTS   uint32    // a stamp too far ahead to be believed
+	leapAt   mono.Time // when the first of them came, by the caller's clock; 0 = the last packet was none
 }
 
 // planeState is where a plane of an association stands.
@@ -91,7 +93,9 @@ type planeTx struct {
 	idx        int
 	state      planeState
 	win        cc.Controller
-	grant      int // the receiver's; in bytes
+	grant      int       // the receiver's; in bytes
+	grantTS    uint32    // the peer's clock when it was given
+	grantAt    mono.Time // when it came, by the caller's clock; 0 = it is HELLO's
 	inflight   int
 	head, tail int32 // records in flight, oldest first
 	paths      [maxPaths]*txPath
@@ -297,7 +301,7 @@ func (a *assoc) renew() {
 		//= MR-ASC-044
 		pl.paths = [maxPaths]*txPath{}
 		pl.recycle.clear()
-		pl.cur, pl.curLeft, pl.grant = nil, 0, defaultWindow
+		pl.cur, pl.curLeft, pl.grant, pl.grantAt = nil, 0, defaultWindow, 0
 		pl.win.Reset(defaultWindow)
 	}
 	a.resetRTT()

@@ -174,6 +174,10 @@ func (q *QP) step(c *chainStep) bool {
 		q.enterFatal(c.psn, wire.RefuseInvalid, transport.RemInvReqErr)
 		return false
 	}
+	if !s.follows(x) {
+		q.enterFatal(c.psn, wire.RefuseInvalid, transport.RemInvReqErr)
+		return false
+	}
 	if x.st == slotQueued && !q.queueRead(x, c) {
 		q.enterFatal(c.psn, wire.RefuseInvalid, transport.RemInvReqErr)
 		return false
@@ -186,6 +190,24 @@ func (q *QP) step(c *chainStep) bool {
 	//= MR-MSG-051
 	if y.tail && takesRecv(y.op) {
 		q.completeRecv(&y)
+	}
+	return true
+}
+
+// follows reports whether a packet continues the SEND under way, or begins one when there is none. A peer that leaves
+// something out would have a receive complete with bytes in it that were never sent. WRITEs say for each packet where
+// its bytes go; there nothing can be missing without the program's knowing.
+func (s *responder) follows(x *slot) bool {
+	send := x.op >= wire.OpSend && x.op <= wire.OpSendInv
+	//= MR-MSG-035
+	if !send {
+		return !s.inSend
+	}
+	if x.off != s.sendOff || !x.tail && x.op != wire.OpSend {
+		return false
+	}
+	if s.inSend, s.sendOff = !x.tail, x.off+x.n; x.tail {
+		s.sendOff = 0
 	}
 	return true
 }

@@ -127,7 +127,7 @@ func (e *Engine) onHello(p *pkt.Packet, payload []byte) {
 	case wire.HelloInit:
 		//= MR-ASC-004
 		r := wire.Hello{Stage: wire.HelloCookie, VersionMin: wire.Version, VersionMax: wire.Version,
-			NICID: e.cfg.NICID, Instance: e.cfg.Instance, EchoTag: h.Tag, Cookie: e.makeCookie(p.Src, &h)}
+			NICID: e.cfg.NICID, Instance: e.cfg.Instance, EchoTag: h.Tag, Cookie: e.makeCookie(p.Src, &h, e.cookieTime())}
 		e.queueHello(p.Dst, p.Src, int(p.Plane), h.Tag, &r)
 	case wire.HelloCookie:
 		e.onHelloCookie(p, &h)
@@ -157,8 +157,7 @@ func (e *Engine) onHelloCookie(p *pkt.Packet, h *wire.Hello) {
 }
 
 func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
-	//= MR-ASC-008
-	if h.Cookie != e.makeCookie(p.Src, h) {
+	if !e.cookieRight(p.Src, h) {
 		e.C.HelloCookieBad++
 		return
 	}
@@ -253,11 +252,22 @@ func (pl *planeTx) named(is bool) {
 	}
 }
 
-// makeCookie binds a HELLO to its sender without remembering it. The key is secret and lives as long as the engine.
-func (e *Engine) makeCookie(src netip.Addr, h *wire.Hello) (c [16]byte) {
+// cookieTime counts the periods of which a cookie bears the number.
+func (e *Engine) cookieTime() uint64 { return uint64(e.lastCall) / uint64(cookieAge) }
+
+// cookieRight checks the cookie of a CONFIRM: one of this period or of the last one.
+func (e *Engine) cookieRight(src netip.Addr, h *wire.Hello) bool {
+	now := e.cookieTime()
+	//= MR-ASC-008 MR-ASC-013
+	return h.Cookie == e.makeCookie(src, h, now) || h.Cookie == e.makeCookie(src, h, now-1)
+}
+
+// makeCookie binds a HELLO to its sender and to a time without remembering it. The key is secret and lives as long as
+// the engine.
+func (e *Engine) makeCookie(src netip.Addr, h *wire.Hello, period uint64) (c [16]byte) {
 	b := src.As16()
 	//= MR-ASC-005
-	w := [...]uint64{be64(b[:8]), be64(b[8:]), h.NICID, h.Instance, uint64(h.Tag)}
+	w := [...]uint64{be64(b[:8]), be64(b[8:]), h.NICID, h.Instance, uint64(h.Tag), period}
 	lo, hi := sipHash(e.cookie, 0, w[:]), sipHash(e.cookie, 1, w[:])
 	for i := range 8 {
 		c[i], c[8+i] = byte(lo>>(8*i)), byte(hi>>(8*i))

@@ -13,10 +13,12 @@ const (
 	ackEvery      = 8             // packets of the association
 	tailMin       = 64            // bytes that the last packet of a longer WRITE carries at least
 	ageLimit      = 250 * mono.Millisecond
-	clockTrust    = 10 * mono.Second // how long stamps of the peer are compared: they wrap, and half of that is 34 s
-	timeWidenMax  = 4.0              // the time rule: up to five times its width
-	silentPackets = 3                // packets without any answer that make a plane suspect: one or two get lost by chance
-	rdMax         = 128              // READs and atomics outstanding, largest max_rd_atomic
+	clockTrust    = 10 * mono.Second      // how long stamps of the peer are compared: they wrap, and half of that is 34 s
+	leapTime      = 10 * mono.Millisecond // how long a clock that leapt is not believed
+	cookieAge     = 32 * mono.Second      // half of the longest life of a cookie
+	timeWidenMax  = 4.0                   // the time rule: up to five times its width
+	silentPackets = 3                     // packets without any answer that make a plane suspect: one or two get lost by chance
+	rdMax         = 128                   // READs and atomics outstanding, largest max_rd_atomic
 	defaultWindow = 256 << 10
 	defaultRing   = 1 << 20
 	recycleDelay  = 1.5             // a path whose queue delay is at most this times the mean is used again

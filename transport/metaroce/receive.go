@@ -135,8 +135,11 @@ func (e *Engine) receive(p *pkt.Packet) {
 		return
 	}
 	e.enliven(a)
+	if !a.notePeerClock(h.TS) {
+		e.C.DropLeap++
+		return
+	}
 	a.heard()
-	a.notePeerClock(h.TS)
 	switch {
 	case h.Op == wire.OpAck:
 		e.C.RxAcks++
@@ -186,13 +189,35 @@ func (e *Engine) onData(a *assoc, p *pkt.Packet, h *wire.Header, payload []byte)
 }
 
 // notePeerClock remembers the newest time stamp of the peer. Stamps wrap: after a silence, what comes next is the
-// newest, whatever it looks like. The silence is measured by the caller's clock, as ours may have stood still.
-//
-// = MR-REL-015
-func (a *assoc) notePeerClock(ts uint32) {
-	if !a.havePeTS || serial.U32(a.peerTS).Less(serial.U32(ts)) || a.e.lastCall.Sub(a.peerAt) > clockTrust {
-		a.peerTS, a.havePeTS, a.peerAt = ts, true, a.e.lastCall
+// newest, whatever it looks like. The silence is measured by the caller's clock, as ours may have stood still. It
+// reports false for a stamp that no clock can have reached since the last one: believed, it would make everything
+// that really comes from the peer look too old. A clock that was moved is believed when it goes on for a while.
+func (a *assoc) notePeerClock(ts uint32) bool {
+	now := a.e.lastCall
+	past := now.Sub(a.peerAt)
+	if a.havePeTS && past <= clockTrust {
+		ahead := stampSpan(a.peerTS, ts)
+		//= MR-REL-018
+		if ahead > past+ageLimit && !a.leapt(ts) {
+			return false
+		}
+		//= MR-REL-015
+		if a.leapAt = 0; ahead <= 0 {
+			return true
+		}
 	}
+	a.peerTS, a.havePeTS, a.peerAt, a.leapAt = ts, true, now, 0
+	return true
+}
+
+// leapt reports whether the peer's clock has shown the new time for long enough.
+func (a *assoc) leapt(ts uint32) bool {
+	now := a.e.lastCall
+	d := stampSpan(a.leapTS, ts)
+	if a.leapAt == 0 || max(d, -d) > now.Sub(a.leapAt)+ageLimit {
+		a.leapTS, a.leapAt = ts, now
+	}
+	return now.Sub(a.leapAt) >= leapTime
 }
 
 // onProbe answers a probe: a plane probe with its number, a question about a READ or atomic with what became of it.

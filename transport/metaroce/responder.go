@@ -46,6 +46,8 @@ type responder struct {
 	posted uint64                  // receives posted since RESET
 	told   uint64                  // posted, as last told to the peer
 
+	inSend   bool   // a SEND is committed in part
+	sendOff  uint32 // where its next packet begins
 	nrd      uint64 // number of the next READ or atomic in order
 	maxRd    int
 	waiting  int // READs and atomics that arrived and have not had their turn
