@@ -36,6 +36,13 @@ type Port interface {
 	Close() error
 }
 
+// GroupPort is a Port that looks at multicast addresses itself: it is told which groups QPs of the NIC are attached to.
+// Wires without it hand over all multicast packets, and the engine looks.
+type GroupPort interface {
+	Port
+	SetGroups(groups []netip.Addr)
+}
+
 // PortCaps describes a wire.
 type PortCaps struct {
 	Name       string        // URL it was made from

@@ -31,16 +31,16 @@ func (h *headers) frame(r record) (data []byte, length int) {
 		ip = len(b)
 		b = append(b, 0x45, r.tos)
 		b = binary.BigEndian.AppendUint16(b, uint16(20+udp))
-		b = append(b, 0, 0, 0x40, 0, 64, 17, 0, 0) // DF, TTL 64, UDP
+		b = append(b, byte(r.id>>8), byte(r.id), r.df(), 0, r.hops(), 17, 0, 0)
 		s, d := r.src.As4(), r.dst.As4()
 		b = append(append(b, s[:]...), d[:]...)
 		binary.BigEndian.PutUint16(b[ip+10:], ^fold(sum(b[ip:], 0)))
 	} else {
 		b = append(b, 0x86, 0xdd)
 		ip = len(b)
-		b = append(b, 0x60|r.tos>>4, r.tos<<4, 0, 0)
+		b = binary.BigEndian.AppendUint32(b, 6<<28|uint32(r.tos)<<20|r.flow&0xfffff)
 		b = binary.BigEndian.AppendUint16(b, uint16(udp))
-		b = append(b, 17, 64)
+		b = append(b, 17, r.hops())
 		s, d := r.src.As16(), r.dst.As16()
 		b = append(append(b, s[:]...), d[:]...)
 	}
@@ -60,6 +60,22 @@ func (h *headers) frame(r record) (data []byte, length int) {
 	}
 	h.buf = b
 	return b, l4 + udp
+}
+
+// hops is the TTL; a packet to be sent may leave it to the wire.
+func (r *record) hops() uint8 {
+	if r.ttl == 0 {
+		return 64
+	}
+	return r.ttl
+}
+
+// df is the IPv4 flags byte.
+func (r *record) df() uint8 {
+	if r.noDF {
+		return 0
+	}
+	return 0x40
 }
 
 func appendMAC(b []byte, a netip.Addr) []byte {

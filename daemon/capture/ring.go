@@ -12,8 +12,8 @@ import (
 // ring carries records from one goroutine, the device loop, to another, the writer, without locks.
 //
 //	record: size 4 (of the record; 0 = the rest up to the end is unused) · length 4 of the packet · captured 4 ·
-//	        source port 2 · interface 2 · time 8 · kind 1 · TOS 1 · flags 1 (1: IPv6) · 1 unused · source 16 ·
-//	        destination 16 · bytes, padded to 8
+//	        source port 2 · interface 2 · time 8 · kind 1 · TOS 1 · flags 1 (1: IPv6, 2: may be fragmented) · TTL 1 ·
+//	        source 16 · destination 16 · flow label or IPv4 ID 4 · bytes, padded to 8
 //
 // put advances tail, release advances head; both only grow, and index the buffer modulo its size.
 type ring struct {
@@ -24,7 +24,7 @@ type ring struct {
 	size uint64        // of the record that get returned last
 }
 
-const recordHead = 60 + 4 // padded to 8
+const recordHead = 64
 
 // record is a captured packet. data is in the ring and is the reader's until release.
 type record struct {
@@ -35,7 +35,10 @@ type record struct {
 	srcPort  uint16
 	port     uint16
 	kind     pkt.Kind
-	tos      uint8
+	tos, ttl uint8
+	flow     uint32
+	id       uint16
+	noDF     bool
 }
 
 func newRing(size int) *ring {
@@ -74,9 +77,15 @@ func (r *ring) put(now mono.Time, port, snap int, p *pkt.Packet) bool {
 	le.PutUint16(b[12:], p.SrcPort)
 	le.PutUint16(b[14:], uint16(port))
 	le.PutUint64(b[16:], uint64(now))
-	b[24], b[25], b[26] = byte(p.Kind), p.TOS, 0
+	b[24], b[25], b[26], b[27] = byte(p.Kind), p.TOS, 0, p.TTL
 	if p.Dst.Is6() && !p.Dst.Is4In6() {
 		b[26] = 1
+		le.PutUint32(b[60:], p.FlowLabel)
+	} else {
+		le.PutUint32(b[60:], uint32(p.IPID))
+	}
+	if p.NoDF {
+		b[26] |= 2
 	}
 	src, dst := [16]byte{}, [16]byte{}
 	if p.Src.IsValid() {
@@ -109,10 +118,10 @@ func (r *ring) get() (record, bool) {
 	rec := record{
 		data: b[recordHead : recordHead+le.Uint32(b[8:])], length: int(le.Uint32(b[4:])),
 		srcPort: le.Uint16(b[12:]), port: le.Uint16(b[14:]), time: mono.Time(le.Uint64(b[16:])),
-		kind: pkt.Kind(b[24]), tos: b[25],
+		kind: pkt.Kind(b[24]), tos: b[25], ttl: b[27], noDF: b[26]&2 != 0, flow: le.Uint32(b[60:]), id: uint16(le.Uint32(b[60:])),
 		src: netip.AddrFrom16([16]byte(b[28:])), dst: netip.AddrFrom16([16]byte(b[44:])),
 	}
-	if b[26] == 0 {
+	if b[26]&1 == 0 {
 		rec.src, rec.dst = v4(rec.src), v4(rec.dst)
 	}
 	return rec, true

@@ -249,6 +249,9 @@ func (p *Port) deliver(now mono.Time, q *pkt.Packet) {
 	*s = *q
 	s.Data = buf[:copy(buf, q.Data)]
 	s.Buf = nil
+	if s.TTL == 0 {
+		s.TTL = 64
+	}
 	s.Plane = uint8(p.id)
 	s.Time = now // until RxBurst stamps it: since when it waits
 }

@@ -52,7 +52,7 @@ func putHeaders(b []byte, dst, src mac, q *pkt.Packet, n int, partial bool) {
 		binary.BigEndian.PutUint16(ip[2:], uint16(ipv4Len+udpLen+n))
 		//= MR-WIRE-004
 		ip[4], ip[5], ip[6], ip[7] = 0, 0, 0x40, 0
-		ip[8], ip[9], ip[10], ip[11] = 64, protoUDP, 0, 0
+		ip[8], ip[9], ip[10], ip[11] = hopsOf(q), protoUDP, 0, 0
 		s, d := q.Src.As4(), q.Dst.As4()
 		copy(ip[12:], s[:])
 		copy(ip[16:], d[:])
@@ -61,9 +61,9 @@ func putHeaders(b []byte, dst, src mac, q *pkt.Packet, n int, partial bool) {
 	} else {
 		binary.BigEndian.PutUint16(b[12:], typeIPv6)
 		ip := b[etherLen:udp]
-		binary.BigEndian.PutUint32(ip, 6<<28|uint32(q.TOS)<<20)
+		binary.BigEndian.PutUint32(ip, 6<<28|uint32(q.TOS)<<20|q.FlowLabel&0xfffff)
 		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen+n))
-		ip[6], ip[7] = protoUDP, 64
+		ip[6], ip[7] = protoUDP, hopsOf(q)
 		s, d := q.Src.As16(), q.Dst.As16()
 		copy(ip[8:], s[:])
 		copy(ip[24:], d[:])
@@ -79,6 +79,14 @@ func putHeaders(b []byte, dst, src mac, q *pkt.Packet, n int, partial bool) {
 	if partial {
 		binary.BigEndian.PutUint16(u[6:], fold(sum+protoUDP+uint32(udpLen+n)))
 	}
+}
+
+// hopsOf is the TTL or hop limit that a packet is sent with.
+func hopsOf(q *pkt.Packet) uint8 {
+	if q.TTL == 0 {
+		return 64
+	}
+	return q.TTL
 }
 
 // multicastMAC is where an IP multicast goes.
@@ -97,7 +105,15 @@ type parsed struct {
 	end      int // of the UDP payload
 	src, dst netip.Addr
 	srcPort  uint16
-	tos      uint8
+	tos, ttl uint8
+	flow     uint32 // IPv6
+	id       uint16 // IPv4
+	noDF     bool
+}
+
+// packet is what the headers say of the packet behind them.
+func (p *parsed) packet() pkt.Packet {
+	return pkt.Packet{Src: p.src, Dst: p.dst, SrcPort: p.srcPort, TOS: p.tos, TTL: p.ttl, FlowLabel: p.flow, IPID: p.id, NoDF: p.noDF}
 }
 
 type frameKind uint8
@@ -142,7 +158,8 @@ func (p *parsed) ipv4(b []byte, whole bool) {
 		return
 	}
 	p.src, p.dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
-	p.tos = b[1]
+	p.tos, p.ttl = b[1], b[8]
+	p.id, p.noDF = binary.BigEndian.Uint16(b[4:]), b[6]&0x40 == 0
 	p.udp(b[hl:total], hl)
 	if whole && fold(add(0, b[:hl])) != 0xffff {
 		p.kind = frameBad
@@ -160,7 +177,8 @@ func (p *parsed) ipv6(b []byte) {
 	case b[6] == protoICMPv6 && n >= ndLen && (body[0] == ndSolicit || body[0] == ndAdvert) && b[7] == 255:
 		p.kind, p.data, p.end = frameND, p.l3+ipv6Len, p.l3+ipv6Len+n
 	case b[6] == protoUDP && n >= udpLen && binary.BigEndian.Uint16(body[2:]) == rocePort:
-		p.tos = uint8(binary.BigEndian.Uint16(b) >> 4)
+		p.tos, p.ttl = uint8(binary.BigEndian.Uint16(b)>>4), b[7]
+		p.flow = binary.BigEndian.Uint32(b) & 0xfffff
 		p.udp(body, ipv6Len)
 	}
 }

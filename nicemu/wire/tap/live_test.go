@@ -396,6 +396,12 @@ func TestVLANAndMulticast(t *testing.T) {
 	space(t, 4300)
 	a, b := plug(t, "ta", Options{MTU: 4300}, a4), plug(t, "tb", Options{MTU: 4300}, b4)
 	q := packet(7, 100, a4, netip.MustParseAddr("239.1.2.3"))
+	a.TxBurst(now(), []pkt.Packet{packet(7, 100, a4, netip.MustParseAddr("239.1.2.3"))})
+	collect(t, 0, pkt.RoCE, b) // in no group: the host's
+	if s := b.Stats(); s.RxPackets == 0 || len(s.Drops) > 0 {
+		t.Errorf("%+v", s)
+	}
+	b.SetGroups([]netip.Addr{q.Dst})
 	a.TxBurst(now(), []pkt.Packet{q, q})
 	for _, g := range collect(t, 2, pkt.RoCE, b) {
 		if g.Dst != q.Dst || !bytes.Equal(g.Data, q.Data) {

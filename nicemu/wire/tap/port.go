@@ -71,11 +71,13 @@ type Port struct {
 	rx   rxState
 	tx   txState
 
+	groups []netip.Addr // multicast groups that the NIC is in
+
 	stats device.PortStats
 	drops [drops]uint64
 }
 
-var _ device.Port = (*Port)(nil)
+var _ device.GroupPort = (*Port)(nil)
 
 // Open makes the TAP, or takes an existing one, in the calling thread's network namespace.
 func Open(name string, o Options) (*Port, error) {
@@ -139,6 +141,9 @@ func (p *Port) Caps() device.PortCaps { return p.caps }
 
 // SetAddrs implements device.Port.
 func (p *Port) SetAddrs(addrs []netip.Addr) { p.near.setAddrs(addrs) }
+
+// SetGroups implements device.GroupPort: frames to these groups are the NIC's, others the host's.
+func (p *Port) SetGroups(groups []netip.Addr) { p.groups = append(p.groups[:0], groups...) }
 
 // LinkUp is whether the interface exists and is up.
 func (p *Port) LinkUp() bool { return p.dev.Up() }

@@ -133,7 +133,7 @@ func (p *Port) handle(now mono.Time, f, vnet []byte, q *pkt.Packet) bool {
 func (p *Port) roce(f []byte, h *parsed, vnet []byte, whole bool, q *pkt.Packet) bool {
 	r := &p.rx
 	data := f[h.data:h.end:h.end]
-	head := pkt.Packet{Src: h.src, Dst: h.dst, SrcPort: h.srcPort, TOS: h.tos}
+	head := h.packet()
 	segment := len(data)
 	if !whole {
 		segment = int(binary.NativeEndian.Uint16(vnet[4:]))

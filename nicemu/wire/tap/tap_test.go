@@ -56,6 +56,36 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
+// What plain RoCEv2's ICRC covers of the IP header, and a UD receive shows, comes through.
+func TestHeaderFields(t *testing.T) {
+	for _, q := range []pkt.Packet{
+		{Src: a4, Dst: b4, TOS: 0xb9, TTL: 7, SrcPort: 9},
+		{Src: a6, Dst: b6, TOS: 0xb9, TTL: 1, FlowLabel: 0xabcde, SrcPort: 9},
+		{Src: a4, Dst: b4}, {Src: a6, Dst: b6},
+	} {
+		f := make([]byte, headerLen(q.Dst)+20)
+		putHeaders(f[:headerLen(q.Dst)], mac{2}, mac{4}, &q, 20, false)
+		h := parse(f, true)
+		want := q
+		if want.TTL == 0 {
+			want.TTL = 64
+		}
+		if got := h.packet(); got.Src != want.Src || got.Dst != want.Dst || got.TOS != want.TOS || got.TTL != want.TTL ||
+			got.FlowLabel != want.FlowLabel || got.IPID != 0 || got.NoDF || got.SrcPort != want.SrcPort {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+		if q.Dst.Is4() { // a sender with an ID of its own and without DF
+			ip := f[etherLen:]
+			ip[4], ip[5], ip[6], ip[10], ip[11] = 0x12, 0x34, 0, 0, 0
+			binary.BigEndian.PutUint16(ip[10:], ^fold(add(0, ip[:ipv4Len])))
+			h = parse(f, true)
+			if got := h.packet(); got.IPID != 0x1234 || !got.NoDF {
+				t.Errorf("%+v", got)
+			}
+		}
+	}
+}
+
 func TestHeaders(t *testing.T) {
 	for _, d := range [][2]netip.Addr{{a4, b4}, {a6, b6}} {
 		for _, n := range []int{1, 100, 4200} {

@@ -120,7 +120,7 @@ func (p *Port) sendRun(order []uint8) int {
 			q := t.ps[i]
 			m := len(q.Data)
 			if m > size || bytes+m > trainBytes || q.Data[0] < metaroceOps || q.SrcPort != first.SrcPort || q.TOS != first.TOS ||
-				q.Dst != first.Dst || q.Src != first.Src {
+				q.Dst != first.Dst || q.Src != first.Src || q.TTL != first.TTL || q.FlowLabel != first.FlowLabel {
 				break
 			}
 			n++
@@ -230,4 +230,15 @@ func (p *Port) sendKept(e *neigh) {
 
 func isOurs(dst mac, ours mac) bool { return dst == ours || dst[0]&1 != 0 }
 
-func (p *Port) accepts(a netip.Addr) bool { return a.IsMulticast() || p.near.own(a) }
+// accepts says whether a packet to a is for the NIC: to one of its addresses, or to a group that it is in.
+func (p *Port) accepts(a netip.Addr) bool {
+	if !a.IsMulticast() {
+		return p.near.own(a)
+	}
+	for _, g := range p.groups {
+		if g == a {
+			return true
+		}
+	}
+	return false
+}

@@ -114,7 +114,7 @@ func (p *Port) begin(i int) {
 	r := &p.rx
 	h := &r.msgs[i].hdr
 	r.segment = int(r.msgs[i].len)
-	r.head = pkt.Packet{}
+	r.head = pkt.Packet{TTL: 64} // as the kernel sends; it also hides ID and flow label, which are 0 from our peers
 	at := r.names[i].addrPort()
 	r.head.Src, r.head.SrcPort = p.peers.source(at), at.Port()
 	r.head.Dst = p.ownAddr(r.head.Src)
@@ -174,7 +174,11 @@ func (p *Port) accept(q *pkt.Packet, data []byte, i int) bool {
 			p.drops[dropTunnel]++
 			return false
 		}
-		q.Kind = pkt.Ethernet
+		frame := q.Data
+		if !p.multicast(frame, q) {
+			*q = p.rx.head
+			q.Kind, q.Data = pkt.Ethernet, frame
+		}
 	default:
 		q.Data = data
 	}

@@ -27,6 +27,8 @@ type tunnel struct {
 	name rawAddr
 	msg  [1]mmsghdr
 	iovs [3]unix.Iovec
+
+	frame [1 << 14]byte // of a multicast packet
 }
 
 func (t *tunnel) init() {

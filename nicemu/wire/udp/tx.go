@@ -24,7 +24,7 @@ type message struct {
 	to      rawAddr
 	tos     uint8
 	segment int  // length of each packet but the last
-	closed  bool // the last, shorter one is in it
+	closed  bool // no more may join: the last, shorter one is in it, or it is a plain RoCEv2 packet
 	packets int
 	bytes   int
 	ctrl    [2 * cmsgSpace]byte
@@ -34,7 +34,8 @@ type message struct {
 type txState struct {
 	m    [pkt.Burst]message
 	msgs [pkt.Burst]mmsghdr
-	iovs [pkt.Burst]unix.Iovec
+	iovs [2 * pkt.Burst]unix.Iovec
+	icrc [pkt.Burst][icrcLen]byte // of plain RoCEv2 packets
 	tun  tunnel
 	call func(fd int, m []mmsghdr) (int, unix.Errno) // sendmmsg; a test puts a full socket here
 
@@ -120,6 +121,10 @@ func (p *Port) route(ps []pkt.Packet) int {
 			p.sendFrame(q)
 			continue
 		}
+		if q.Dst.IsMulticast() && p.peers.to[q.Dst] == nil {
+			p.sendMulticast(q)
+			continue
+		}
 		to, id, why := p.routeOne(q, &t.direct[n])
 		if why != drops {
 			p.drops[why]++
@@ -163,9 +168,16 @@ func (p *Port) sendRun(from, n int) (settled int, full bool) {
 			h.Namelen, h.Iov, h.Iovlen = to.n, &t.iovs[iovs], 0
 			msgs++
 		}
-		t.msgs[msgs-1].hdr.Iovlen++
-		t.iovs[iovs].Base, t.iovs[iovs].Len = &q.Data[0], uint64(len(q.Data))
-		iovs++
+		n := len(q.Data)
+		if plainRoCE(q) {
+			n -= icrcLen
+			t.icrc[msgs-1] = p.icrcFrom(q)
+			t.iovs[iovs+1].Base, t.iovs[iovs+1].Len = &t.icrc[msgs-1][0], icrcLen
+		}
+		t.iovs[iovs].Base, t.iovs[iovs].Len = &q.Data[0], uint64(n)
+		k := 1 + (len(q.Data)-n)/icrcLen
+		t.msgs[msgs-1].hdr.Iovlen += uint64(k)
+		iovs += k
 	}
 	for i := range msgs {
 		p.control(&t.m[i], &t.msgs[i].hdr)
@@ -175,7 +187,7 @@ func (p *Port) sendRun(from, n int) (settled int, full bool) {
 
 func (m *message) begin(q *pkt.Packet, to *rawAddr) {
 	m.to, m.tos = *to, q.TOS
-	m.segment, m.closed = len(q.Data), false
+	m.segment, m.closed = len(q.Data), plainRoCE(q)
 	m.packets, m.bytes = 1, len(q.Data)
 }
 
@@ -183,7 +195,7 @@ func (m *message) begin(q *pkt.Packet, to *rawAddr) {
 func (p *Port) join(m *message, q *pkt.Packet, to *rawAddr) bool {
 	n := len(q.Data)
 	if !p.trains || m.closed || n > m.segment || m.packets == trainPackets || m.bytes+n > trainBytes ||
-		q.TOS != m.tos || *to != m.to {
+		q.TOS != m.tos || *to != m.to || plainRoCE(q) {
 		return false
 	}
 	m.closed = n < m.segment
@@ -204,10 +216,7 @@ func (p *Port) routeOne(q *pkt.Packet, direct *rawAddr) (*rawAddr, uint64, drop)
 	if to := p.peers.to[q.Dst]; to != nil {
 		return &to.name, to.id, drops
 	}
-	switch {
-	case q.Dst.IsMulticast():
-		return nil, 0, dropMulticast
-	case q.Dst.Is6() != p.v6:
+	if q.Dst.Is6() != p.v6 {
 		return nil, 0, dropFamily
 	}
 	direct.set(q.Dst, DefaultPort, 0)

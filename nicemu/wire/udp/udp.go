@@ -53,7 +53,6 @@ const (
 	dropTooLong drop = iota
 	dropUnreachable
 	dropFamily
-	dropMulticast
 	dropNoPeer
 	dropAmbiguous
 	dropShort
@@ -65,7 +64,7 @@ const (
 )
 
 var dropNames = [drops]string{
-	"too_long", "unreachable", "address_family", "multicast", "no_peer", "ambiguous_source", "short", "bad_tunnel",
+	"too_long", "unreachable", "address_family", "no_peer", "ambiguous_source", "short", "bad_tunnel",
 	"truncated", "send_error", "closed",
 }
 
@@ -77,7 +76,9 @@ type Port struct {
 	ifreq   *unix.Ifreq
 	v6      bool
 	rxFD    int
-	sources [][Sockets]int // by index of the NIC's address
+	sources [][Sockets]int    // by index of the NIC's address
+	ports   [][Sockets]uint16 // where they are bound
+	groups  []netip.Addr      // multicast groups that the NIC is in
 	addrs   []netip.Addr
 	peers   peers
 	trains  bool
@@ -90,7 +91,7 @@ type Port struct {
 	drops [drops]uint64
 }
 
-var _ device.Port = (*Port)(nil)
+var _ device.GroupPort = (*Port)(nil)
 
 // ParseURL reads ADDR, ADDR:PORT or [ADDR6]:PORT, with or without udp: in front.
 func ParseURL(url string) (netip.AddrPort, error) {
@@ -257,11 +258,15 @@ func (p *Port) receiveOptions() error {
 // one is taken any other does: peers then tell us by our IP address alone.
 func (p *Port) addSources(index int) error {
 	var fds [Sockets]int
+	var ports [Sockets]uint16
 	for i := range fds {
 		at := netip.AddrPortFrom(p.local.Addr(), sourcePort(p.local.Port(), index, i))
 		fd, err := p.socket(at)
 		if err != nil {
 			fd, err = p.socket(netip.AddrPortFrom(p.local.Addr(), 0))
+		}
+		if err == nil {
+			ports[i], err = localPort(fd)
 		}
 		if err != nil {
 			for _, fd := range fds[:i] {
@@ -271,7 +276,7 @@ func (p *Port) addSources(index int) error {
 		}
 		fds[i] = fd
 	}
-	p.sources = append(p.sources, fds)
+	p.sources, p.ports = append(p.sources, fds), append(p.ports, ports)
 	return nil
 }
 

@@ -1,0 +1,129 @@
+package udp
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/metaroce/metaroce/internal/pkt"
+)
+
+// Multicast. A plane of UDP sockets has no groups, and a datagram does not say which group it was for: the packet
+// travels inside, as the Ethernet frame that it would be on a switched plane, to every peer (tunnel.go).
+
+const (
+	etherLen = 14
+	ipv4Len  = 20
+	ipv6Len  = 40
+	udpLen   = 8
+	protoUDP = 17
+)
+
+// SetGroups implements device.GroupPort: packets to these groups are the NIC's, others the host's.
+func (p *Port) SetGroups(groups []netip.Addr) { p.groups = append(p.groups[:0], groups...) }
+
+// sendMulticast sends a packet to all peers. What a full socket refuses is lost, as on Ethernet.
+func (p *Port) sendMulticast(q *pkt.Packet) {
+	f := p.tx.tun.frame[:]
+	head := etherLen + ipv4Len + udpLen
+	if q.Dst.Is6() {
+		head = etherLen + ipv6Len + udpLen
+	}
+	switch {
+	case len(q.Data) == 0:
+		p.drops[dropShort]++
+		return
+	case head+len(q.Data) > min(p.FrameMax(), len(f)):
+		p.drops[dropTooLong]++
+		return
+	case q.Src.Is4() != q.Dst.Is4() || !q.Src.IsValid():
+		p.drops[dropFamily]++
+		return
+	}
+	f = f[:head+len(q.Data)]
+	putFrame(f, head, q)
+	out := pkt.Packet{Kind: pkt.Ethernet, Data: f}
+	p.sendFrame(&out)
+}
+
+// putFrame writes a packet as an Ethernet frame with head bytes of headers.
+func putFrame(f []byte, head int, q *pkt.Packet) {
+	clear(f[:head])
+	ttl := q.TTL
+	if ttl == 0 {
+		ttl = 64
+	}
+	d, s := q.Dst.As16(), q.Src.As16()
+	copy(f[6:], []byte{2, 0, s[12], s[13], s[14], s[15]})
+	ip := f[etherLen:]
+	if q.Dst.Is4() {
+		copy(f, []byte{0x01, 0x00, 0x5e, d[13] & 0x7f, d[14], d[15]})
+		binary.BigEndian.PutUint16(f[12:], 0x0800)
+		ip[0], ip[1], ip[6], ip[8], ip[9] = 0x45, q.TOS, 0x40, ttl, protoUDP
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
+		copy(ip[12:], s[12:])
+		copy(ip[16:], d[12:])
+		binary.BigEndian.PutUint16(ip[10:], ^sum16(ip[:ipv4Len]))
+	} else {
+		copy(f, []byte{0x33, 0x33, d[12], d[13], d[14], d[15]})
+		binary.BigEndian.PutUint16(f[12:], 0x86dd)
+		binary.BigEndian.PutUint32(ip, 6<<28|uint32(q.TOS)<<20|q.FlowLabel&0xfffff)
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-ipv6Len))
+		ip[6], ip[7] = protoUDP, ttl
+		copy(ip[8:], s[:])
+		copy(ip[24:], d[:])
+	}
+	u := f[head-udpLen:]
+	binary.BigEndian.PutUint16(u, q.SrcPort)
+	binary.BigEndian.PutUint16(u[2:], DefaultPort)
+	binary.BigEndian.PutUint16(u[4:], uint16(len(u)))
+	copy(u[udpLen:], q.Data)
+}
+
+// multicast makes a packet of a frame that holds one for a group of the NIC's; false: the frame is the host's.
+func (p *Port) multicast(f []byte, q *pkt.Packet) bool {
+	if len(p.groups) == 0 || len(f) < etherLen+ipv4Len+udpLen || f[0]&1 == 0 {
+		return false
+	}
+	ip, head := f[etherLen:], 0
+	switch t := binary.BigEndian.Uint16(f[12:]); {
+	case t == 0x0800 && ip[0] == 0x45 && ip[9] == protoUDP && binary.BigEndian.Uint16(ip[6:])&0x3fff == 0 && sum16(ip[:ipv4Len]) == 0xffff:
+		head = ipv4Len
+		q.Src, q.Dst = netip.AddrFrom4([4]byte(ip[12:16])), netip.AddrFrom4([4]byte(ip[16:20]))
+		q.TOS, q.TTL, q.IPID, q.NoDF = ip[1], ip[8], binary.BigEndian.Uint16(ip[4:]), ip[6]&0x40 == 0
+	case t == 0x86dd && len(ip) >= ipv6Len+udpLen && ip[0]>>4 == 6 && ip[6] == protoUDP:
+		head = ipv6Len
+		q.Src, q.Dst = netip.AddrFrom16([16]byte(ip[8:24])), netip.AddrFrom16([16]byte(ip[24:40]))
+		v := binary.BigEndian.Uint32(ip)
+		q.TOS, q.TTL, q.FlowLabel = uint8(v>>20), ip[7], v&0xfffff
+	default:
+		return false
+	}
+	u := ip[head:]
+	n := int(binary.BigEndian.Uint16(u[4:]))
+	if binary.BigEndian.Uint16(u[2:]) != DefaultPort || n <= udpLen || n > len(u) || !p.inGroup(q.Dst) {
+		return false
+	}
+	q.SrcPort, q.Data = binary.BigEndian.Uint16(u), u[udpLen:n:n]
+	return true
+}
+
+func (p *Port) inGroup(a netip.Addr) bool {
+	for _, g := range p.groups {
+		if g == a {
+			return true
+		}
+	}
+	return false
+}
+
+// sum16 is the Internet checksum of b, not inverted.
+func sum16(b []byte) uint16 {
+	s := uint32(0)
+	for ; len(b) >= 2; b = b[2:] {
+		s += uint32(binary.BigEndian.Uint16(b))
+	}
+	for s > 0xffff {
+		s = s&0xffff + s>>16
+	}
+	return uint16(s)
+}

@@ -1,0 +1,130 @@
+package udp
+
+import (
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/transport/wire/ib"
+)
+
+var group4, group6 = netip.MustParseAddr("239.1.2.3"), netip.MustParseAddr("ff0e::1:2:3")
+
+// plain is a UD packet of RoCEv2 with n bytes of payload.
+func plain(t testing.TB, n int, src, dst netip.Addr, port uint16) pkt.Packet {
+	t.Helper()
+	h := ib.Header{Op: ib.UDSend, PKey: ib.PKeyDefault, DestQP: 17}
+	k := h.Size()
+	q := pkt.Packet{Data: make([]byte, k+(n+3)&^3+icrcLen), Src: src, Dst: dst, SrcPort: port, TOS: 2}
+	h.PadFor(n)
+	h.Put(q.Data)
+	var s ib.Summer
+	s.Seal(&q)
+	return q
+}
+
+// The ICRC fits what the receiver sees, whichever socket the packet left from, and a packet that a full socket refused
+// is as good as another.
+func TestPlainRoCE(t *testing.T) {
+	a, b := pair(t, Options{})
+	var out []pkt.Packet
+	for i := range 40 {
+		src, dst := a4, b4
+		if i%2 == 1 {
+			src, dst = a6, b6
+		}
+		out = append(out, plain(t, 1000, src, dst, uint16(0xc000+i*7)))
+	}
+	before := append([]byte(nil), out[3].Data...)
+	full := 3
+	send := a.tx.call
+	a.tx.call = func(fd int, m []mmsghdr) (int, unix.Errno) {
+		if full--; full == 0 {
+			return 0, unix.EAGAIN
+		}
+		for i := range m { // each is a datagram of its own, with the ICRC apart
+			if m[i].hdr.Iovlen != 2 {
+				t.Errorf("%d pieces", m[i].hdr.Iovlen)
+			}
+		}
+		return send(fd, m)
+	}
+	if n := a.TxBurst(0, out); n != len(out) {
+		t.Fatal(n)
+	}
+	if string(before) != string(out[3].Data) {
+		t.Error("the wire wrote into the packet")
+	}
+	a.RxBurst(0, make([]pkt.Packet, 1)) // tries what is held
+	var s ib.Summer
+	for _, q := range collect(t, b, len(out)) {
+		if !s.Good(&q) {
+			t.Errorf("ICRC of %v → %v from port %d", q.Src, q.Dst, q.SrcPort)
+		}
+		if q.TTL != 64 || q.IPID != 0 || q.NoDF {
+			t.Errorf("%+v", q)
+		}
+	}
+	broken := plain(t, 100, a4, b4, 0xc001)
+	broken.Data[20] ^= 1
+	a.TxBurst(0, []pkt.Packet{broken})
+	if q := collect(t, b, 1)[0]; s.Good(&q) {
+		t.Error("a broken packet was mended")
+	}
+}
+
+// Multicast goes to every peer that is in the group, with all that the ICRC covers; others hand it to their host.
+func TestMulticast(t *testing.T) {
+	a, b := pair(t, Options{})
+	p4, p6 := plain(t, 4096, a4, group4, 0xc123), plain(t, 999, a6, group6, 0xc123)
+	p6.FlowLabel, p6.TTL = 0x12345, 3
+	var s ib.Summer
+	s.Seal(&p6)
+	a.TxBurst(0, []pkt.Packet{p4})
+	if q := collect(t, b, 1)[0]; q.Kind != pkt.Ethernet {
+		t.Errorf("%+v", q)
+	}
+	b.SetGroups([]netip.Addr{group4, group6})
+	a.TxBurst(0, []pkt.Packet{p4, p6, plain(t, 10, a4, netip.MustParseAddr("239.9.9.9"), 1)})
+	got := collect(t, b, 3)
+	for i, want := range []pkt.Packet{p4, p6} {
+		q := got[i]
+		if want.TTL == 0 {
+			want.TTL = 64
+		}
+		if q.Kind != pkt.RoCE || q.Src != want.Src || q.Dst != want.Dst || q.TTL != want.TTL || q.FlowLabel != want.FlowLabel ||
+			q.SrcPort != 0xc123 || q.TOS != want.TOS || string(q.Data) != string(want.Data) || !s.Good(&q) {
+			t.Errorf("%+v", q)
+		}
+	}
+	if got[2].Kind != pkt.Ethernet {
+		t.Errorf("%+v", got[2])
+	}
+	one := []pkt.Packet{p4}
+	if n := testing.AllocsPerRun(100, func() { a.TxBurst(0, one) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// Frames of strangers never panic.
+func FuzzMulticast(f *testing.F) {
+	for _, d := range [][2]netip.Addr{{a4, group4}, {a6, group6}} {
+		q := pkt.Packet{Src: d[0], Dst: d[1], Data: make([]byte, 40)}
+		head := etherLen + ipv4Len + udpLen
+		if d[1].Is6() {
+			head = etherLen + ipv6Len + udpLen
+		}
+		b := make([]byte, head+40)
+		putFrame(b, head, &q)
+		f.Add(b)
+	}
+	p := &Port{groups: []netip.Addr{group4, group6}}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		var q pkt.Packet
+		if p.multicast(frame, &q) && (len(q.Data) == 0 || len(q.Data) > len(frame)) {
+			t.Error("data")
+		}
+	})
+}
