@@ -76,6 +76,10 @@ var handlers = map[hostq.Op]handler{
 	hostq.OpModifyQP:       inContext(doModifyQP),
 	hostq.OpQueryQP:        inContext(doQueryQP),
 	hostq.OpDestroyQP:      inContext(doDestroyQP),
+	hostq.OpCreateAH:       inContext(doCreateAH),
+	hostq.OpDestroyAH:      inContext(doDestroyAH),
+	hostq.OpAttachMcast:    inContext(doAttachMcast),
+	hostq.OpDetachMcast:    inContext(doDetachMcast),
 }
 
 // handle does one request and answers it. False ends the connection.

@@ -171,3 +171,32 @@ func doDestroyQP(c *client, m *hostq.Handle, _ mono.Time) ([]byte, error) {
 	r := hostq.DestroyReply{AsyncEvents: async}
 	return hostq.Bytes(&r), nil
 }
+
+func doCreateAH(c *client, m *hostq.CreateAH, _ mono.Time) ([]byte, error) {
+	h, err := c.ctx.CreateAH(m)
+	if err != nil {
+		return nil, err
+	}
+	return handle(h)
+}
+
+func doDestroyAH(c *client, m *hostq.Handle, _ mono.Time) ([]byte, error) {
+	if err := c.ctx.DestroyAH(m.Handle); err != nil {
+		return nil, err
+	}
+	return header()
+}
+
+func doAttachMcast(c *client, m *hostq.Mcast, _ mono.Time) ([]byte, error) {
+	if err := c.ctx.AttachMcast(m); err != nil {
+		return nil, err
+	}
+	return header()
+}
+
+func doDetachMcast(c *client, m *hostq.Mcast, _ mono.Time) ([]byte, error) {
+	if err := c.ctx.DetachMcast(m); err != nil {
+		return nil, err
+	}
+	return header()
+}

@@ -33,25 +33,28 @@ const (
 	partID   = 1
 	hwVer    = 1
 
-	maxQP      = 16384
-	maxQPWR    = 16384   // entries of an SQ or RQ
-	maxCQE     = 4194303 // so that entries, a power of two, are at most 2^22
-	maxCQ      = 65536
-	maxMR      = 262144
-	maxPD      = 32768
-	maxMW      = 65536
-	maxAH      = 65536
-	maxSRQ     = 8192
-	maxSRQWR   = 16384
-	maxRdAtom  = 16
-	maxMRSize  = 1 << 46
-	maxMsgSize = 1 << 31
-	maxChannel = 4096 // of a context: each is a descriptor
+	maxQP       = 16384
+	maxQPWR     = 16384   // entries of an SQ or RQ
+	maxCQE      = 4194303 // so that entries, a power of two, are at most 2^22
+	maxCQ       = 65536
+	maxMR       = 262144
+	maxPD       = 32768
+	maxMW       = 65536
+	maxAH       = 65536
+	maxSRQ      = 8192
+	maxSRQWR    = 16384
+	maxRdAtom   = 16
+	maxMRSize   = 1 << 46
+	maxMsgSize  = 1 << 31
+	maxGroups   = 8192 // multicast groups of the NIC
+	maxQPsGroup = 1024 // QPs in a group
+	maxGroupsQP = 256  // groups of a QP
+	maxChannel  = 4096 // of a context: each is a descriptor
 
 	// What programs may make the daemon hold for their send queues: a queue longer than sqHeld waits in the program's
 	// own memory, and the sum is bounded.
 	sqHeld      = 4096
-	sqEntry     = 160 // bytes of a request in the engine, without its list
+	sqEntry     = 256 // bytes of a request in the engine, without its list
 	sqBytesMost = 1 << 30
 
 	pageSizeCap    = 0xfffffffffffff000
@@ -71,6 +74,7 @@ const (
 	capPortActive   = 1 << 10
 	capSysImageGUID = 1 << 11
 	capRCRNRNak     = 1 << 12
+	capUDAVPort     = 1 << 6 // the port of an address vector is checked
 )
 
 // overhead is BTH … ICRC without the payload, at its largest: BTH 12, MPH 16, RETH 16, ImmDt 4, SNDH 8, ICRC 4, tag 16.
@@ -147,10 +151,10 @@ func (n *NIC) Attr(a *hostq.DeviceAttr) {
 	*a = hostq.DeviceAttr{
 		NodeGUID: guid, SysImageGUID: guid,
 		MaxMRSize: maxMRSize, PageSizeCap: pageSizeCap,
-		DeviceCapFlags: capBadPkeyCntr | capCurrQPState | capPortActive | capSysImageGUID | capRCRNRNak,
+		DeviceCapFlags: capBadPkeyCntr | capCurrQPState | capPortActive | capSysImageGUID | capRCRNRNak | capUDAVPort,
 		VendorID:       vendorID, VendorPartID: partID, HWVer: hwVer,
 		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: hostq.MaxSGE, MaxSGERd: hostq.MaxSGE, MaxCQ: maxCQ, MaxCQE: maxCQE,
-		MaxMR: maxMR, MaxPD: maxPD,
+		MaxMR: maxMR, MaxPD: maxPD, MaxAH: maxAH, MaxMcastGrp: maxGroups, MaxMcastQPAttach: maxQPsGroup,
 		MaxQPRdAtom: maxRdAtom, MaxQPInitRdAtom: maxRdAtom, MaxResRdAtom: maxRdAtom * maxQP, AtomicCap: 1, // IBV_ATOMIC_HCA
 		MaxPkeys: 1, LocalCAAckDelay: 15, NumPorts: 1, NumCompVectors: compVectors, MaxInline: hostq.MaxInline,
 	}

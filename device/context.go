@@ -56,6 +56,7 @@ type Context struct {
 	mrs      table[MR]
 	cqs      table[CQ]
 	qps      table[QP]
+	ahs      table[AH]
 	channels table[channel]
 	async    []pendingAsync
 	waiting  []*CQ // completion events that did not fit
@@ -149,6 +150,7 @@ func (c *Context) Close(now mono.Time) {
 	c.qps.all(func(_ uint32, q *QP) { q.destroy() })
 	c.cqs.all(func(_ uint32, q *CQ) { q.free() })
 	c.mrs.all(func(_ uint32, m *MR) { m.free() })
+	c.ahs.all(c.freeAH)
 	c.pds.all(func(h uint32, p *PD) {
 		c.pds.del(h)
 		n.C.Live.PDs--

@@ -1,6 +1,9 @@
 package device
 
-import "github.com/metaroce/metaroce/internal/mono"
+import (
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/transport"
+)
 
 // Counters count what the NIC did. Only the goroutine of Step touches them.
 type Counters struct {
@@ -26,7 +29,7 @@ type Counters struct {
 
 // Live counts objects that exist. All are 0 when no program has the NIC open.
 type Live struct {
-	PDs, MRs, CQs, QPs, Channels int
+	PDs, MRs, CQs, QPs, Channels, AHs int
 }
 
 // Contexts is how many programs have the NIC open.
@@ -69,13 +72,14 @@ type ContextInfo struct {
 	Program, DMA                 string
 	PID                          int
 	PDs, MRs, CQs, QPs, Channels int
+	AHs                          int
 	DeadCause                    string
 }
 
 // Info describes the context.
 func (c *Context) Info() ContextInfo {
 	return ContextInfo{ID: c.id, Program: c.Program, DMA: c.dma, PID: c.PID, PDs: c.pds.live, MRs: c.mrs.live, CQs: c.cqs.live,
-		QPs: c.qps.live, Channels: c.channels.live, DeadCause: c.DeadCause}
+		QPs: c.qps.live, Channels: c.channels.live, AHs: c.ahs.live, DeadCause: c.DeadCause}
 }
 
 // ContextInfos describes every context.
@@ -90,6 +94,7 @@ func (n *NIC) ContextInfos() []ContextInfo {
 // QPInfo is a QP as it is shown to people.
 type QPInfo struct {
 	QPN, RemoteQPN uint32
+	Type           string // RC or UD
 	State          State
 	Remote         string
 	PID            int
@@ -101,8 +106,8 @@ func (n *NIC) QPInfos() []QPInfo {
 	out := make([]QPInfo, 0, len(n.qps))
 	for _, c := range n.contexts {
 		c.qps.all(func(_ uint32, q *QP) {
-			i := QPInfo{QPN: q.qpn, State: q.state, PID: c.PID, Outstanding: q.sqOut}
-			if q.state >= RTR && q.state <= SQE {
+			i := QPInfo{QPN: q.qpn, Type: q.typ.String(), State: q.state, PID: c.PID, Outstanding: q.sqOut}
+			if q.typ == transport.RC && q.state >= RTR && q.state <= SQE {
 				i.RemoteQPN, i.Remote = q.attr.DestQPNum, q.rtr().RemoteAddr.String()
 			}
 			out = append(out, i)

@@ -58,6 +58,10 @@ func (n *NIC) DMA(ops []transport.MemOp) {
 			if _, ok := q.remoteAddr(op.RKey, accRemoteRead, op.Addr, uint32(op.Swap)); !ok {
 				op.Err = q.remoteErr(accRemoteRead)
 			}
+		case transport.MemCheckWrite:
+			if _, ok := q.remoteAddr(op.RKey, accRemoteWrite, op.Addr, uint32(op.Swap)); !ok {
+				op.Err = q.remoteErr(accRemoteWrite)
+			}
 		case transport.MemInvalidate: // only memory windows can be invalidated, and there are none yet
 			op.Err = transport.MemAccess
 		case transport.MemGather, transport.MemLand, transport.MemScatter, transport.MemWrite, transport.MemRead:
@@ -122,7 +126,7 @@ func (n *NIC) queueDMA(q *QP, ops []transport.MemOp, i int) {
 		op.Err = n.queueRemote(q, op, i, accRemoteWrite)
 	case transport.MemRead:
 		op.Err = n.queueRemote(q, op, i, accRemoteRead)
-	case transport.MemCmpSwap, transport.MemFetchAdd, transport.MemInvalidate, transport.MemCheckRead:
+	case transport.MemCmpSwap, transport.MemFetchAdd, transport.MemInvalidate, transport.MemCheckRead, transport.MemCheckWrite:
 	}
 }
 

@@ -17,6 +17,7 @@ type Engine interface {
 	// Transmit appends packets to b until it is full or nothing may go.
 	Transmit(now mono.Time, b *pkt.Batch)
 	SetPlane(now mono.Time, plane int, up bool)
+	// CreateQP makes a QP, or returns nil when the engine does not have its service.
 	CreateQP(qpn uint32, c EngineQPConfig) EngineQP
 }
 

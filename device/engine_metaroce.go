@@ -25,6 +25,9 @@ func defaultEngine(c EngineConfig, h transport.Host) Engine {
 
 // CreateQP implements Engine.
 func (e mrEngine) CreateQP(qpn uint32, c EngineQPConfig) EngineQP {
+	if c.Type != transport.RC {
+		return nil
+	}
 	return mrQP{e.Engine.CreateQP(qpn, metaroce.QPConfig{Owner: c.Owner, SQEntries: c.SQEntries, MaxSendSGE: c.MaxSendSGE, SRQ: c.SRQ})}
 }
 

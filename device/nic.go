@@ -26,6 +26,7 @@ type NIC struct {
 
 	contexts []*Context
 	qps      map[uint32]*QP
+	groups   map[netip.Addr]int // multicast groups, and how many QPs are attached to each
 	lastQPN  uint32
 	keys     keyTable
 	dma      dmaState
@@ -49,6 +50,7 @@ func New(cfg Config) (*NIC, error) {
 		cfg:     cfg,
 		rnd:     rng.New(cfg.Seed, "device "+cfg.Name),
 		qps:     map[uint32]*QP{},
+		groups:  map[netip.Addr]int{},
 		lastQPN: 0x10,
 		batch:   pkt.NewBatch(pkt.Burst, cfg.packetMax()),
 		loop:    make([]pkt.Packet, 0, pkt.Burst),

@@ -272,9 +272,12 @@ func (n *NIC) spread() {
 	n.loop = n.loop[:0]
 	for i := range n.batch.Pkts[:n.batch.N] {
 		p := &n.batch.Pkts[i]
-		if n.own(p.Dst) {
+		own := n.own(p.Dst)
+		if own || p.Dst.IsMulticast() && n.groups[p.Dst] > 0 {
 			p.Time = n.now
 			n.loop = append(n.loop, *p)
+		}
+		if own {
 			continue
 		}
 		pl := n.planes[int(p.Plane)%len(n.planes)]

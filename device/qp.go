@@ -9,11 +9,12 @@ import (
 	"github.com/metaroce/metaroce/transport"
 )
 
-// QP is a reliable connection as its program sees it; how its messages travel is the engine's business.
+// QP is a queue pair as its program sees it; how its messages travel is the engine's business.
 type QP struct {
 	ctx    *Context
 	handle uint32
 	qpn    uint32
+	typ    transport.QPType
 	pd     *PD
 	sendCQ *CQ
 	recvCQ *CQ
@@ -36,7 +37,8 @@ type QP struct {
 	sqOut        uint32
 	sqFull       bool // the engine had no room: SendDone rings again
 	gone         bool
-	sqBytes      int // held by the engine for its send queue
+	sqBytes      int          // held by the engine for its send queue
+	groups       []netip.Addr // multicast groups that it is attached to
 
 	asyncEvents uint32
 }
@@ -55,13 +57,18 @@ type queue struct {
 }
 
 const (
-	qpTypeRC  = 2
+	qpTypeRC  = 2 // enum ibv_qp_type
+	qpTypeUD  = 4
 	maxStride = 1024 // of a slot: a descriptor with MaxSGE pieces fits, and grows once more
 )
 
 // CreateQP makes a QP in RESET.
 func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
-	if r.Type != qpTypeRC || r.SRQ != 0 || r.XRCD != 0 {
+	typ := transport.RC
+	if r.Type == qpTypeUD {
+		typ = transport.UD
+	}
+	if r.Type != qpTypeRC && r.Type != qpTypeUD || r.SRQ != 0 || r.XRCD != 0 {
 		return nil, syscall.EOPNOTSUPP
 	}
 	pd, scq, rcq := c.pds.get(r.PD), c.cqs.get(r.SendCQ), c.cqs.get(r.RecvCQ)
@@ -72,7 +79,7 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 	if c.nic.C.Live.QPs >= maxQP {
 		return nil, syscall.ENOMEM
 	}
-	q := &QP{ctx: c, pd: pd, sendCQ: scq, recvCQ: rcq, cookie: r.Cookie, sigAll: r.SQSigAll != 0,
+	q := &QP{ctx: c, typ: typ, pd: pd, sendCQ: scq, recvCQ: rcq, cookie: r.Cookie, sigAll: r.SQSigAll != 0,
 		maxInline: r.MaxInline, maxSendSGE: int(r.MaxSendSGE), maxRecvSGE: int(r.MaxRecvSGE),
 		sgeBuf: make([]hostq.SGE, hostq.MaxSGE)}
 	q.sq, q.rq = queue{qp: q, bell: r.SQDoorbell}, queue{qp: q, bell: r.RQDoorbell, recv: true}
@@ -90,10 +97,13 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 	if c.nic.sqBytes+q.sqBytes > sqBytesMost {
 		return nil, syscall.ENOMEM
 	}
-	c.nic.sqBytes += q.sqBytes
 	q.qpn = c.nic.newQPN()
 	q.attr = hostq.ModifyQP{MaxSendWR: r.SQEntries, MaxRecvWR: r.RQEntries, MaxSendSGE: r.MaxSendSGE, MaxRecvSGE: r.MaxRecvSGE, MaxInline: r.MaxInline}
-	q.eng = c.nic.eng.CreateQP(q.qpn, EngineQPConfig{Owner: q, SQEntries: held, MaxSendSGE: int(r.MaxSendSGE)})
+	q.eng = c.nic.eng.CreateQP(q.qpn, EngineQPConfig{Owner: q, Type: typ, SQEntries: held, MaxSendSGE: int(r.MaxSendSGE)})
+	if q.eng == nil {
+		return nil, syscall.EOPNOTSUPP
+	}
+	c.nic.sqBytes += q.sqBytes
 	q.handle = c.qps.put(q)
 	c.nic.qps[q.qpn] = q
 	c.bind(&q.sq)
@@ -168,6 +178,9 @@ func (c *Context) DestroyQP(h uint32) (async uint32, err error) {
 	if q == nil {
 		return 0, syscall.EINVAL
 	}
+	if len(q.groups) > 0 {
+		return 0, syscall.EBUSY
+	}
 	q.destroy()
 	c.nic.settle()
 	return q.asyncEvents, nil
@@ -175,6 +188,9 @@ func (c *Context) DestroyQP(h uint32) (async uint32, err error) {
 
 func (q *QP) destroy() {
 	c := q.ctx
+	for len(q.groups) > 0 {
+		q.detach(q.groups[0])
+	}
 	q.gone = true
 	q.eng.Destroy(c.nic.now)
 	c.unbind(&q.sq)
@@ -222,7 +238,7 @@ func (c *Context) ModifyQP(now mono.Time, r *hostq.ModifyQP) error {
 		}
 		to = State(r.QPState)
 	}
-	if r.Mask&maskCurState != 0 && r.CurQPState != uint32(q.state) || !checkTransition(q.state, to, r.Mask) {
+	if r.Mask&maskCurState != 0 && r.CurQPState != uint32(q.state) || !checkTransition(q.typ, q.state, to, r.Mask) {
 		return syscall.EINVAL
 	}
 	if err := c.nic.checkValues(r); err != nil {
@@ -253,18 +269,14 @@ func (n *NIC) checkValues(r *hostq.ModifyQP) error {
 	if r.Mask&maskAV == 0 {
 		return nil
 	}
-	a := &r.AH
-	if a.IsGlobal == 0 || int(a.SGIDIndex) >= len(n.cfg.Addrs) || bad(maskAV, a.PortNum > 1) {
+	if r.AH.PortNum > 1 {
 		return syscall.EINVAL
 	}
-	remote := netip.AddrFrom16(a.DGID).Unmap()
-	if remote.IsUnspecified() || remote.IsMulticast() {
+	remote, err := n.route(&r.AH)
+	if err == nil && remote.IsMulticast() {
 		return syscall.EINVAL
 	}
-	if remote.Is4() != n.cfg.Addrs[a.SGIDIndex].Is4() {
-		return syscall.ENETUNREACH
-	}
-	return nil
+	return err
 }
 
 // keep stores what the mask says is there.
@@ -278,6 +290,7 @@ func (q *QP) keep(r *hostq.ModifyQP) {
 	set(maskAccess, func() { q.access = r.QPAccessFlags })
 	set(maskPkey, func() { a.PkeyIndex = r.PkeyIndex })
 	set(maskPort, func() { a.PortNum = r.PortNum })
+	set(maskQkey, func() { a.Qkey = r.Qkey })
 	set(maskAV, func() { a.AH = r.AH })
 	set(maskPathMTU, func() { a.PathMTU = r.PathMTU })
 	set(maskTimeout, func() { a.Timeout = r.Timeout })
@@ -330,6 +343,9 @@ func (q *QP) move(from, to State, mask uint32) error {
 		}
 	case SQE, numStates:
 	}
+	if mask&maskQkey != 0 {
+		q.eng.SetQKey(q.attr.Qkey)
+	}
 	if mask&maskMinRNR != 0 && from >= RTR && to != Err {
 		q.eng.SetTimers(q.attr.MinRNRTimer)
 	}
@@ -351,10 +367,13 @@ func (q *QP) toRTS(from State) {
 
 func (q *QP) rtr() RTRAttr {
 	a := &q.attr
+	if q.typ == transport.UD { // has no peer
+		return RTRAttr{PathMTU: mtus[q.ctx.nic.cfg.activeMTU()-1]}
+	}
 	return RTRAttr{
 		RemoteAddr: netip.AddrFrom16(a.AH.DGID).Unmap(), LocalAddr: q.ctx.nic.cfg.Addrs[a.AH.SGIDIndex],
 		RemoteQPN: a.DestQPNum, RQPSN: a.RQPSN, PathMTU: mtus[a.PathMTU-1], MaxDestRdAtomic: a.MaxDestRdAtomic,
-		MinRNRTimer: a.MinRNRTimer, TrafficClass: a.AH.TrafficClass, HopLimit: a.AH.HopLimit,
+		MinRNRTimer: a.MinRNRTimer, TrafficClass: a.AH.TrafficClass, HopLimit: a.AH.HopLimit, FlowLabel: a.AH.FlowLabel & 0xfffff,
 	}
 }
 

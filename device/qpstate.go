@@ -1,6 +1,10 @@
 package device
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/metaroce/metaroce/transport"
+)
 
 // State is a QP's state; values of enum ibv_qp_state.
 type State uint8
@@ -102,12 +106,55 @@ var rcTransitions = [numStates][numStates]transition{
 	},
 }
 
-// checkTransition reports whether mask may take an RC QP from one state to another.
-func checkTransition(from, to State, mask uint32) bool {
+// udTransitions is the state machine of a UD QP: no peer, no timers, a Q_Key instead.
+var udTransitions = [numStates][numStates]transition{
+	Reset: {
+		Reset: {valid: true},
+		Init:  {true, maskPkey | maskPort | maskQkey, 0},
+	},
+	Init: {
+		Reset: {valid: true},
+		Init:  {true, 0, maskPkey | maskPort | maskQkey},
+		RTR:   {true, 0, maskPkey | maskQkey},
+		Err:   {valid: true},
+	},
+	RTR: {
+		Reset: {valid: true},
+		RTS:   {true, maskSQPSN, maskCurState | maskQkey | maskRateLimit},
+		Err:   {valid: true},
+	},
+	RTS: {
+		Reset: {valid: true},
+		RTS:   {true, 0, maskCurState | maskQkey | maskRateLimit},
+		SQD:   {true, 0, maskSQDNotify},
+		Err:   {valid: true},
+	},
+	SQD: {
+		Reset: {valid: true},
+		RTS:   {true, 0, maskCurState | maskQkey},
+		SQD:   {true, 0, maskPkey | maskQkey},
+		Err:   {valid: true},
+	},
+	SQE: {
+		Reset: {valid: true},
+		RTS:   {true, 0, maskCurState | maskQkey},
+		Err:   {valid: true},
+	},
+	Err: {
+		Reset: {valid: true},
+		Err:   {valid: true},
+	},
+}
+
+// checkTransition reports whether mask may take a QP of a service from one state to another.
+func checkTransition(typ transport.QPType, from, to State, mask uint32) bool {
 	if from >= numStates || to >= numStates {
 		return false
 	}
 	t := &rcTransitions[from][to]
+	if typ == transport.UD {
+		t = &udTransitions[from][to]
+	}
 	mask &^= maskState
 	return t.valid && mask&t.required == t.required && mask&^(t.required|t.optional) == 0
 }

@@ -23,6 +23,11 @@ func (q *QP) fetchSend(i uint32, wr *transport.SendWR) bool {
 		wr.Flags |= transport.FlagSignaled
 	}
 	wr.Fail = q.checkSend(&e, n, wr)
+	if q.typ == transport.UD && wr.Fail == transport.OK {
+		if wr.Fail = q.checkUD(&e, wr); wr.Fail == transport.OK && wr.Length > uint32(mtus[q.ctx.nic.cfg.activeMTU()-1]) {
+			wr.Fail = transport.LocLenErr
+		}
+	}
 	if wr.Fail != transport.OK {
 		q.ctx.nic.C.FailedWRs++
 		wr.SGE, wr.Inline, wr.Length = sge, nil, 0
@@ -120,6 +125,7 @@ const (
 	wcFetchAdd  = 4
 	wcRecv      = 128
 	wcRecvImm   = 129
+	wcGRH       = 1 << 0
 	wcWithImm   = 1 << 1
 	wcWithInv   = 1 << 3
 	atomicBytes = 8
@@ -246,6 +252,9 @@ func (n *NIC) RecvDone(owner any, r *transport.RecvWR, i transport.RecvInfo) {
 	case transport.OpSendInv:
 		e.WCFlags, e.Imm = wcWithInv, i.Imm
 	case transport.OpSend, transport.OpWrite, transport.OpRead, transport.OpCmpSwap, transport.OpFetchAdd, transport.OpLocalInv, transport.OpBindMW:
+	}
+	if i.GRH {
+		e.WCFlags |= wcGRH
 	}
 	if i.Status != transport.OK {
 		e.WCFlags = 0

@@ -24,7 +24,7 @@ type Engine struct {
 	host transport.Host
 	qps  map[uint32]*QP
 	work []*QP
-	buf  [4096]byte
+	buf  [transport.GRHLen + 4096]byte
 }
 
 // New is a device.NewEngineFunc.
@@ -43,7 +43,9 @@ type QP struct {
 	owner    any
 	state    device.State
 	rtr      device.RTRAttr
+	typ      transport.QPType
 	qkey     uint32
+	groups   []netip.Addr
 	ring     []transport.SendWR
 	head, n  int
 	queued   bool
@@ -79,7 +81,7 @@ func (e *Engine) Transmit(mono.Time, *pkt.Batch) {
 
 // CreateQP makes a QP.
 func (e *Engine) CreateQP(qpn uint32, c device.EngineQPConfig) device.EngineQP {
-	q := &QP{e: e, qpn: qpn, owner: c.Owner, ring: make([]transport.SendWR, c.SQEntries)}
+	q := &QP{e: e, qpn: qpn, typ: c.Type, owner: c.Owner, ring: make([]transport.SendWR, c.SQEntries)}
 	for i := range q.ring {
 		q.ring[i].SGE = make([]transport.SGE, 0, c.MaxSendSGE)
 	}
@@ -200,6 +202,9 @@ func (q *QP) run() {
 
 // execute moves the bytes of one request. wait: no receive is there yet.
 func (q *QP) execute(wr *transport.SendWR) (s transport.Status, wait bool) {
+	if q.typ == transport.UD {
+		return q.datagram(wr), false
+	}
 	p := q.peer()
 	if p == nil || p.state != device.RTR && p.state != device.RTS || p.rtr.RemoteQPN != q.qpn {
 		return transport.RetryExcErr, false

@@ -26,6 +26,7 @@ var goStructs = map[string]reflect.Type{
 	"mr_create_cq": reflect.TypeFor[CreateCQ](), "mr_create_srq": reflect.TypeFor[CreateSRQ](),
 	"mr_create_qp": reflect.TypeFor[CreateQP](), "mr_create_qp_reply": reflect.TypeFor[CreateQPReply](),
 	"mr_ah_attr": reflect.TypeFor[AHAttr](), "mr_modify_qp": reflect.TypeFor[ModifyQP](), "mr_create_ah": reflect.TypeFor[CreateAH](),
+	"mr_mcast":      reflect.TypeFor[Mcast](),
 	"mr_comp_event": reflect.TypeFor[CompEvent](), "mr_async_event": reflect.TypeFor[AsyncEvent](),
 	"mr_ctx_page": reflect.TypeFor[CtxPage](), "mr_ring": reflect.TypeFor[RingHeader](), "mr_sge": reflect.TypeFor[SGE](),
 	"mr_sqe": reflect.TypeFor[SQE](), "mr_rqe": reflect.TypeFor[RQE](), "mr_cqe": reflect.TypeFor[CQE](),

@@ -251,6 +251,14 @@ type CreateAH struct {
 	Attr AHAttr
 }
 
+// Mcast attaches a QP to a multicast group, or detaches it.
+type Mcast struct {
+	Hdr
+	QP  uint32
+	Rsv uint32
+	GID [16]byte
+}
+
 // CompEvent is one record on a completion channel.
 type CompEvent struct {
 	Cookie uint64
@@ -317,6 +325,12 @@ func (e *SQE) CompareAdd() uint64 { return binary.LittleEndian.Uint64(e.U[0:]) }
 
 // Swap is the second operand of CMP_SWAP (u.atomic.swap).
 func (e *SQE) Swap() uint64 { return binary.LittleEndian.Uint64(e.U[8:]) }
+
+// UD is where a UD message goes (u.ud).
+func (e *SQE) UD() (ah, qpn, qkey uint32) {
+	le := binary.LittleEndian
+	return le.Uint32(e.U[0:]), le.Uint32(e.U[4:]), le.Uint32(e.U[8:])
+}
 
 // RQE is a receive work request; SGEs follow it in its slot.
 type RQE struct {

@@ -85,9 +85,9 @@ enum mr_op {
     MR_OP_QUERY_QP = 42,   /* mr_handle -> mr_modify_qp (attr filled; mask 0) */
     MR_OP_DESTROY_QP = 43, /* mr_handle -> mr_destroy_reply */
     MR_OP_CREATE_AH = 44,  /* mr_create_ah -> mr_handle */
-    MR_OP_DESTROY_AH = 45,
-    MR_OP_ATTACH_MCAST = 46,
-    MR_OP_DETACH_MCAST = 47,
+    MR_OP_DESTROY_AH = 45,   /* mr_handle -> mr_hdr */
+    MR_OP_ATTACH_MCAST = 46, /* mr_mcast -> mr_hdr */
+    MR_OP_DETACH_MCAST = 47, /* mr_mcast -> mr_hdr; a QP is destroyed only when it is in no group (EBUSY) */
     MR_OP_OPEN_XRCD = 48,
     MR_OP_CLOSE_XRCD = 49,
 };
@@ -304,6 +304,12 @@ struct mr_create_ah {
     uint32_t rsv;
     struct mr_ah_attr attr;
 };
+struct mr_mcast {
+    struct mr_hdr hdr;
+    uint32_t qp; /* handle of a UD QP */
+    uint32_t rsv;
+    uint8_t gid[16]; /* of the group: an IP multicast address */
+};
 
 /* Records on the fds: one datagram each (SOCK_SEQPACKET socket pairs; the client's end may be made O_NONBLOCK). */
 struct mr_comp_event { /* on a completion channel */
@@ -453,6 +459,7 @@ _Static_assert(sizeof(struct mr_create_cq) == 56, "mr_create_cq");
 _Static_assert(sizeof(struct mr_create_srq) == 72, "mr_create_srq");
 _Static_assert(sizeof(struct mr_create_qp) == 112, "mr_create_qp");
 _Static_assert(sizeof(struct mr_ah_attr) == 32, "mr_ah_attr");
+_Static_assert(sizeof(struct mr_mcast) == 40, "mr_mcast");
 _Static_assert(sizeof(struct mr_modify_qp) == 168, "mr_modify_qp");
 _Static_assert(sizeof(struct mr_ctx_page) == MR_CTX_PAGE_BYTES, "mr_ctx_page");
 _Static_assert(sizeof(struct mr_ring) == MR_RING_HDR, "mr_ring");

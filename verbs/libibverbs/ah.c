@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ah.c: address handles.
+ * ah.c: address handles, and the multicast groups of a QP.
  */
 #include "mr.h"
 
@@ -118,4 +118,24 @@ MR_EXPORT struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc 
     if (ibv_init_ah_from_wc(pd->context, port, wc, grh, &attr))
         return NULL;
     return ibv_create_ah(pd, &attr);
+}
+
+/* --------------------------------------------------------------------------------------------------- multicast */
+
+static int mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t op) {
+    struct mr_mcast req = {.qp = qp->handle};
+    struct mr_hdr rep;
+    memcpy(req.gid, gid->raw, sizeof req.gid);
+    return MR_CALL(to_ctx(qp->context), op, &req, &rep);
+}
+
+/* Ethernet has no LIDs. */
+MR_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid) {
+    (void)lid;
+    return mcast(qp, gid, MR_OP_ATTACH_MCAST);
+}
+
+MR_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid) {
+    (void)lid;
+    return mcast(qp, gid, MR_OP_DETACH_MCAST);
 }

@@ -70,15 +70,6 @@ MR_EXPORT int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece) {
     return mr_err(EOPNOTSUPP);
 }
 
-MR_EXPORT int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid) {
-    (void)qp, (void)gid, (void)lid;
-    return mr_err(EOPNOTSUPP);
-}
-MR_EXPORT int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid) {
-    (void)qp, (void)gid, (void)lid;
-    return mr_err(EOPNOTSUPP);
-}
-
 /* Link-layer addresses are the daemon's business. */
 MR_EXPORT int ibv_resolve_eth_l2_from_gid(struct ibv_context *c, struct ibv_ah_attr *attr,
                                           uint8_t eth_mac[ETHERNET_LL_SIZE], uint16_t *vid) {
