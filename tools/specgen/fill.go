@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -11,6 +12,7 @@ import (
 //
 //	bits NAME     drawing and field table of a header
 //	enum NAME     table of a registry
+//	registry NAME the same with what is free
 //	opcodes       opcode table with headers
 //	constants     numbers of the protocol
 var placeRE = regexp.MustCompile(`(?ms)^<!-- generated (.*?) -->\n(.*?)^<!-- end generated -->$`)
@@ -56,10 +58,16 @@ func chapterPart(f *Formats, what string) (string, error) {
 			}
 			fmt.Fprintf(&b, "| %#02x | %s | %s%s |\n", v.Value, v.Wire, v.Doc, must)
 		}
+	case "registry":
+		e := f.enum(name)
+		if e == nil || len(e.Range) == 0 {
+			return "", fmt.Errorf("no registry %q with a range", name)
+		}
+		registryPart(&b, e)
 	case "opcodes":
 		b.WriteString("| value | name | counts as | headers behind MPH | payload | meaning |\n|---|---|---|---|---|---|\n")
 		for _, v := range f.Opcodes.Values {
-			fmt.Fprintf(&b, "| %#02X | %s | %s | %s | %s | %s |\n", v.Value, v.Wire, dash(v.Space), dash(strings.Join(v.Headers, ", ")), yes(v.Payload), v.Doc)
+			fmt.Fprintf(&b, "| 0x%02X | %s | %s | %s | %s | %s |\n", v.Value, v.Wire, dash(v.Space), dash(strings.Join(v.Headers, ", ")), yes(v.Payload), v.Doc)
 		}
 	case "constants":
 		b.WriteString("| name | value | meaning |\n|---|---|---|\n")
@@ -71,6 +79,52 @@ func chapterPart(f *Formats, what string) (string, error) {
 		return "", fmt.Errorf("cannot generate %q", what)
 	}
 	return b.String(), nil
+}
+
+// registryPart lists every value of a registry: given out, free, or for experiments.
+func registryPart(b *strings.Builder, e *Enum) {
+	b.WriteString("| value | name | meaning |\n|---|---|---|\n")
+	row := func(lo, hi int, name, doc string) {
+		switch {
+		case lo > hi:
+		case lo == hi:
+			fmt.Fprintf(b, "| 0x%02X | %s | %s |\n", lo, name, doc)
+		default:
+			fmt.Fprintf(b, "| 0x%02X–0x%02X | %s | %s |\n", lo, hi, name, doc)
+		}
+	}
+	if e.Flags {
+		for bit := e.Range[0]; bit <= e.Range[1]; bit *= 2 {
+			name, doc := "", "free"
+			if e.within(e.Trial, bit) {
+				doc = "for experiments"
+			}
+			for _, v := range e.Values {
+				if v.Value == bit {
+					name, doc = v.Wire, v.Doc
+				}
+			}
+			row(bit, bit, name, doc)
+		}
+		return
+	}
+	values := slices.Clone(e.Values)
+	slices.SortFunc(values, func(x, y Value) int { return x.Value - y.Value })
+	next, end := e.Range[0], e.Range[1]
+	free := func(to int) {
+		if len(e.Trial) > 0 && next <= e.Trial[0] && to >= e.Trial[1] {
+			row(next, e.Trial[0]-1, "", "free")
+			row(e.Trial[0], e.Trial[1], "", "for experiments")
+			next = e.Trial[1] + 1
+		}
+		row(next, to, "", "free")
+	}
+	for _, v := range values {
+		free(v.Value - 1)
+		row(v.Value, v.Value, v.Wire, v.Doc)
+		next = v.Value + 1
+	}
+	free(end)
 }
 
 func bitsPart(b *strings.Builder, h *Header) {

@@ -15,6 +15,7 @@ type Formats struct {
 	UDPPort   int        `yaml:"udp_port"`
 	Constants []Constant `yaml:"constants"`
 	Headers   []Header   `yaml:"headers"`
+	RoCE      []Header   `yaml:"rocev2"` // of plain RoCEv2: drawn, no constants are made of them
 	Opcodes   Enum       `yaml:"opcodes"`
 	Enums     []Enum     `yaml:"enums"`
 }
@@ -57,6 +58,8 @@ type Enum struct {
 	Prefix string  `yaml:"prefix"`
 	Doc    string  `yaml:"doc"`
 	Flags  bool    `yaml:"flags"`
+	Range  []int   `yaml:"range"`       // first and last value that can be given out
+	Trial  []int   `yaml:"experiments"` // first and last value that is never given out
 	Values []Value `yaml:"values"`
 }
 
@@ -84,9 +87,11 @@ func (h *Header) len() int { return h.bits() / 8 }
 func (f *Field) reserved() bool { return f.Name == "-" }
 
 func (f *Formats) header(name string) *Header {
-	for i := range f.Headers {
-		if f.Headers[i].Name == name {
-			return &f.Headers[i]
+	for _, list := range [][]Header{f.Headers, f.RoCE} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
 		}
 	}
 	return nil
@@ -111,6 +116,9 @@ func (f *Formats) allEnums() []*Enum {
 	}
 	return all
 }
+
+// within reports whether a value lies in a range; in one that is left out there is nothing.
+func (e *Enum) within(r []int, v int) bool { return len(r) > 0 && v >= r[0] && v <= r[1] }
 
 func loadFormats(path string) (*Formats, error) {
 	data, err := os.ReadFile(path)
@@ -145,8 +153,14 @@ func (f *Formats) check() error {
 		}
 		seen[name] = true
 	}
+	headers := make([]*Header, 0, len(f.Headers)+len(f.RoCE))
 	for i := range f.Headers {
-		h := &f.Headers[i]
+		headers = append(headers, &f.Headers[i])
+	}
+	for i := range f.RoCE {
+		headers = append(headers, &f.RoCE[i])
+	}
+	for _, h := range headers {
 		once("header " + h.Name)
 		off := 0
 		for j := range h.Fields {
@@ -173,6 +187,10 @@ func (f *Formats) check() error {
 	}
 	for _, e := range f.allEnums() {
 		once("enum " + e.Name)
+		if len(e.Range) != 0 && len(e.Range) != 2 || len(e.Trial) != 0 && len(e.Trial) != 2 {
+			bad("%s: a range has two ends", e.Name)
+			e.Range, e.Trial = nil, nil
+		}
 		values := map[int]string{}
 		for _, v := range e.Values {
 			once(e.Prefix + v.Name)
@@ -182,6 +200,9 @@ func (f *Formats) check() error {
 			values[v.Value] = v.Name
 			if v.Value < 0 || v.Value > 255 {
 				bad("%s.%s: %#x does not fit 8 bits", e.Name, v.Name, v.Value)
+			}
+			if e.within(e.Trial, v.Value) || len(e.Range) > 0 && !e.within(e.Range, v.Value) {
+				bad("%s.%s: %#x is not to be given out", e.Name, v.Name, v.Value)
 			}
 			if e.Flags && v.Value&(v.Value-1) != 0 {
 				bad("%s.%s: %#x is not one bit", e.Name, v.Name, v.Value)
