@@ -14,16 +14,17 @@ import (
 
 // Config describes a NIC.
 type Config struct {
-	Name     string       // HOST/mrN, unique in the daemon
-	Dev      string       // mrN, what programs see
-	GUID     uint64       // node GUID; 0: derived from Name and the first address
-	Addrs    []netip.Addr // GID i is address i
-	Ports    []Port       // one a plane
-	HostPort Port         // the host's own network interface, or nil
-	Seed     uint64
-	Instance uint64 // differs at every start of the NIC, so that peers notice a restart
-	Version  string // shown as the firmware's
-	// NewEngine makes the transport; nil takes the MetaRoCE engine.
+	Name      string       // HOST/mrN, unique in the daemon
+	Dev       string       // mrN, what programs see
+	GUID      uint64       // node GUID; 0: derived from Name and the first address
+	Addrs     []netip.Addr // GID i is address i
+	Ports     []Port       // one a plane
+	HostPort  Port         // the host's own network interface, or nil
+	Seed      uint64
+	Instance  uint64 // differs at every start of the NIC, so that peers notice a restart
+	Version   string // shown as the firmware's
+	Transport Policy // how reliable connections travel
+	// NewEngine makes the transport; nil takes the engines of package transport.
 	NewEngine NewEngineFunc
 }
 

@@ -54,6 +54,7 @@ type EngineConfig struct {
 	Addrs     []netip.Addr
 	Planes    []PortCaps
 	PacketMax int
+	Policy    Policy
 }
 
 // EngineQPConfig is fixed for a QP's life.
