@@ -300,6 +300,7 @@ func TestStates(t *testing.T) {
 			fmt.Fprintf(&out, "%-5s -> %-5s %s\n", from, to, describe(need, may))
 		}
 	}
+	//= MR-QP-007
 	golden(t, "testdata/rc-states.txt", out.String())
 }
 

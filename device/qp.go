@@ -156,6 +156,7 @@ func (c *Context) unbind(w *queue) {
 // newQPN hands out numbers in order, so that a number comes back as late as possible.
 func (n *NIC) newQPN() uint32 {
 	for {
+		//= MR-QP-006
 		n.lastQPN++
 		if n.lastQPN >= 0xFFFFFF {
 			n.lastQPN = 0x11
@@ -218,7 +219,7 @@ func (c *Context) QueryQP(h uint32, r *hostq.ModifyQP) error {
 	r.Hdr, r.Handle, r.Mask = hdr, h, 0
 	r.QPState, r.CurQPState = uint32(q.state), uint32(q.state)
 	r.QPAccessFlags = q.access
-	if q.state == SQD && q.sqOut > 0 {
+	if q.state == SQD && !q.idle() {
 		r.SQDraining = 1
 	}
 	return nil
@@ -238,6 +239,7 @@ func (c *Context) ModifyQP(now mono.Time, r *hostq.ModifyQP) error {
 		}
 		to = State(r.QPState)
 	}
+	//= MR-QP-007
 	if r.Mask&maskCurState != 0 && r.CurQPState != uint32(q.state) || !checkTransition(q.typ, q.state, to, r.Mask) {
 		return syscall.EINVAL
 	}
@@ -451,9 +453,16 @@ func (q *QP) failLater(event uint32) {
 	}
 }
 
-// drained raises SQ_DRAINED when nothing sent is outstanding.
+// idle reports whether no request that was begun is outstanding. An engine may hold requests that it has not begun.
+func (q *QP) idle() bool {
+	e, ok := q.eng.(interface{ Drained() bool })
+	return q.sqOut == 0 || ok && e.Drained()
+}
+
+// drained raises SQ_DRAINED when nothing that was begun is outstanding.
 func (q *QP) drained() {
-	if q.state == SQD && q.sqOut == 0 && q.drainNotify {
+	//= MR-QP-010
+	if q.state == SQD && q.drainNotify && q.idle() {
 		q.drainNotify = false
 		q.ctx.raise(hostq.AsyncEvent{Cookie: q.cookie, Type: evSQDrained}, &q.asyncEvents)
 	}

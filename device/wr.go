@@ -293,6 +293,7 @@ func (n *NIC) QPError(owner any, responder bool, s transport.Status) {
 
 // asyncFor is the asynchronous event that verbs prescribes: only faults found serving the peer raise one.
 func asyncFor(responder bool, s transport.Status) uint32 {
+	//= MR-QP-030 MR-QP-031
 	if !responder {
 		return 0
 	}

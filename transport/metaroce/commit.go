@@ -297,6 +297,7 @@ func (q *QP) enterFatal(psn uint64, code wire.RefusalCode, st transport.Status) 
 	}
 	q.state = StateErr
 	if psn >= s.slots.lo && psn < s.slots.hi {
+		//= MR-QP-032
 		if x := s.slots.at(psn); takesRecv(x.op) && x.status != transport.OK && x.ssn < s.bound.hi && x.ssn >= s.bound.lo {
 			if r := *s.bound.at(x.ssn); r != nil {
 				*s.bound.at(x.ssn) = nil
@@ -304,6 +305,7 @@ func (q *QP) enterFatal(psn uint64, code wire.RefusalCode, st transport.Status) 
 			}
 		}
 	}
+	//= MR-QP-022
 	q.e.host.QPError(q.owner, true, st)
 	q.flush()
 	//= MR-MSG-084

@@ -197,6 +197,7 @@ func (e *Engine) SetPlane(now mono.Time, plane int, up bool) {
 
 // CreateQP makes a QP in RESET. qpn is the device's choice, 24 bits, unused, not 0, 1 or 0xFFFFFF.
 func (e *Engine) CreateQP(qpn uint32, c QPConfig) *QP {
+	//= MR-QP-006
 	if _, used := e.qps[qpn]; used || qpn < 2 || qpn >= 0xFFFFFF {
 		panic("metaroce: QP number in use or reserved")
 	}

@@ -112,6 +112,7 @@ func (q *QP) ToInit() { q.state = StateInit }
 func (q *QP) ToRTR(now mono.Time, r RTRAttr) bool {
 	e := q.e
 	e.tick(now)
+	//= MR-QP-004
 	a := e.assocFor(r.Local, r.Remote, true)
 	if a == nil {
 		return false
@@ -124,6 +125,7 @@ func (q *QP) ToRTR(now mono.Time, r RTRAttr) bool {
 	q.haveMinTS = a.havePeTS && e.lastCall.Sub(a.peerAt) <= clockTrust
 	q.state = StateRTR
 	a.attach(q)
+	//= MR-QP-005
 	if s.posted > 0 && !q.srq {
 		a.rx.noteLimit(q)
 	}
@@ -164,6 +166,7 @@ func (q *QP) ToSQD() {
 // Resume leaves SQD.
 func (q *QP) Resume(now mono.Time) {
 	q.e.tick(now)
+	//= MR-QP-011
 	if q.state == StateSQD {
 		q.state = StateRTS
 		q.req.since = q.e.now
@@ -172,8 +175,8 @@ func (q *QP) Resume(now mono.Time) {
 	}
 }
 
-// Drained reports whether nothing that was posted is unfinished.
-func (q *QP) Drained() bool { return q.req.head == q.req.tail }
+// Drained reports whether nothing is unfinished, in SQD: nothing that was begun.
+func (q *QP) Drained() bool { return !q.unfinished() }
 
 // ToError puts the QP into the error state at the program's wish and flushes it.
 func (q *QP) ToError(now mono.Time) {
@@ -210,6 +213,7 @@ func (q *QP) release() {
 			q.e.host.ReturnRecv(q.owner, r)
 		}
 	}
+	//= MR-QP-024
 	s.free(q.e)
 	if q.a != nil {
 		q.a.detach(q)
@@ -221,7 +225,7 @@ func (q *QP) release() {
 // clear is the state of a QP in RESET. Its transmissions in flight become nobody's.
 func (q *QP) clear() {
 	sq := q.req.sq
-	//= MR-MSG-096 MR-REL-033
+	//= MR-MSG-096 MR-REL-033 MR-QP-025 MR-QP-026
 	q.inc++
 	q.state, q.a, q.talked, q.haveMinTS = StateReset, nil, false, false
 	q.req = requester{sq: sq, ps: ring[pst]{s: q.req.ps.s}, seen: ring[bool]{s: q.req.seen.s}, stop: never64}
@@ -248,6 +252,7 @@ func (q *QP) peerGone() {
 
 // flush completes everything that is still posted as flushed. The QP is in the error state.
 func (q *QP) flush() {
+	//= MR-QP-020
 	q.flushSends()
 	q.flushRecvs()
 	q.rsp.drop(q.e)
@@ -289,6 +294,7 @@ func (q *QP) wake() {
 // RecvPosted says that n more receives were posted.
 func (q *QP) RecvPosted(now mono.Time, n uint32) {
 	q.e.tick(now)
+	//= MR-QP-021
 	if q.state == StateErr && !q.srq {
 		q.flushRecvs()
 		return

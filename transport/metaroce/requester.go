@@ -111,6 +111,7 @@ func (q *QP) Post(now mono.Time) {
 	idle := r.head == r.tail
 	r.tail++
 	if q.state != StateRTS && q.state != StateSQD {
+		//= MR-QP-021
 		if q.state == StateErr {
 			q.flushSends()
 		}
@@ -188,6 +189,7 @@ func (q *QP) nextToSend() (txKind, uint64, bool) {
 
 // nextRequest names the next request packet: resends first, then new ones.
 func (q *QP) nextRequest() (uint64, bool) {
+	//= MR-QP-001
 	if q.state != StateRTS && q.state != StateSQD || q.a.state != assocUp {
 		return 0, false
 	}

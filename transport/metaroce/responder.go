@@ -109,7 +109,7 @@ func (s *responder) free(e *Engine) {
 // onRequest handles one request packet: checks, binding, and the memory operation that places it.
 func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet) {
 	q := e.qps[h.DestQP]
-	//= MR-MSG-087 MR-ASC-073
+	//= MR-MSG-087 MR-ASC-073 MR-QP-002 MR-QP-003 MR-QP-004
 	if q == nil || q.a != a || q.state < StateRTR {
 		e.C.RefusedNoQP++
 		a.refuse(rp, h, p, wire.RefusalBlock{PSN: h.PSN, Code: wire.RefuseNoQP})
@@ -163,7 +163,7 @@ func (q *QP) answerFailed(a *assoc, rp *rxPath, h *wire.Header, p *pkt.Packet) {
 	s := &q.rsp
 	if s.fatal == 0 {
 		q.e.C.RefusedNoQP++
-		//= MR-MSG-087
+		//= MR-MSG-087 MR-QP-023
 		a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseNoQP})
 		return
 	}

@@ -43,6 +43,7 @@ type respPkt struct {
 // nextResponse names the response packet that may go now.
 func (q *QP) nextResponse() (uint64, bool) {
 	s := &q.rsp
+	//= MR-QP-002
 	if q.a.state != assocUp || q.state < StateRTR || q.state == StateErr && s.fatal == 0 {
 		return 0, false
 	}
