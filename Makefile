@@ -9,7 +9,7 @@ GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main
 PREFIX  ?= /usr/local
 B       := build
 
-.PHONY: build demo test test-all bench lint install uninstall clean help need-go fmt generate
+.PHONY: build demo test test-all test-interop bench lint install uninstall clean help need-go fmt generate
 
 build: need-go $(B)/bin/nicemu ## build everything into build/: bin/nicemu, lib/libibverbs.so.1, tests/*
 	@$(MAKE) --no-print-directory -C verbs
@@ -33,6 +33,11 @@ test: ## what CI runs: build, generated files, lint, unit, race, ASan, fuzz, liv
 test-all: ## make test and every full suite (long); MR_TEST_RESUME=1 goes on where the last run of this commit stopped
 	@bash ci/deps.sh all
 	@ci/run.sh test full
+
+test-interop: ## RoCEv2 with a peer nobody here wrote: soft-RoCE of Debian's kernel in a QEMU machine, both directions, with loss
+	@bash ci/deps.sh test
+	@$(MAKE) -s build
+	@ci/run.sh full_interop
 
 bench: ## throughput and latency beside TCP on the same machine; table on the screen, JSON in build/bench.json
 	@bash ci/deps.sh test
@@ -65,7 +70,7 @@ clean: ## remove build/
 	rm -rf $(B)
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 need-go:
 	@[ -n "$(GO)" ] || { echo "make: no Go that can build this; an administrator installs one with:  sudo bash ci/deps.sh build" >&2; exit 3; }

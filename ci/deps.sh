@@ -34,6 +34,9 @@ iperf3          iperf3
 tshark          tshark
 clang-format    clang-format
 util-linux      setpriv
+qemu-system-x86 qemu-system-x86_64
+busybox-static  busybox
+cpio            cpio
 "
 all=$test
 

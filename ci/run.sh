@@ -42,7 +42,7 @@ job_deps() { bash ci/deps.sh all; }
 
 job_build() {
     CGO_ENABLED=0 "$go" build ./...
-    CGO_ENABLED=0 "$go" vet -tags live ./...
+    CGO_ENABLED=0 "$go" vet -tags live,interop ./...
     [ -d nicemu ] && [ -e verbs/Makefile ] || absent "nicemu and verbs/Makefile"
     make -s build
     GOARCH=arm64 CGO_ENABLED=0 "$go" build ./...
@@ -120,6 +120,14 @@ job_live() {
     [ -x build/bin/nicemu ] || absent "build/bin/nicemu"
     MR_LIVE=pairwise gotest -tags live -count=1 -timeout 20m ./tests/live
 }
+
+# Soft-RoCE of a Linux kernel in a VM as the peer.
+interop() {
+    [ -x build/bin/nicemu ] || absent "build/bin/nicemu"
+    MR_INTEROP=$1 gotest -tags interop -count=1 -timeout 30m ./tests/interop
+}
+job_interop() { interop smoke; }
+job_full_interop() { interop full; }
 
 # rdma-core's own tests. Most skips there are for other vendors and for what our NIC does not offer yet; the floor below
 # is what it does offer.

@@ -9,7 +9,7 @@ out=$PWD/build/interop
 modules="virtio_pci virtio_net virtio_console crc32_generic crc32c_generic rdma_rxe ib_uverbs rdma_ucm ib_umad"
 programs="ibv_rc_pingpong ibv_ud_pingpong ibv_uc_pingpong ibv_devinfo rdma ip
 ib_write_bw ib_read_bw ib_send_bw ib_atomic_bw ib_write_lat ib_read_lat ib_send_lat ib_atomic_lat"
-provider=/usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so
+provider=$(compgen -G "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-*.so" || true)
 unset LD_LIBRARY_PATH # the VM gets Debian's libibverbs, not ours
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -19,7 +19,7 @@ lacks() { echo "vm.sh: $*" >&2; exit 3; }
 for p in qemu-system-x86_64 busybox cpio dpkg apt-get $programs; do
     command -v $p >/dev/null || lacks "no $p; ci/deps.sh test installs it"
 done
-[ -e $provider ] || lacks "no $provider (Debian: ibverbs-providers)"
+[ -n "$provider" ] || lacks "no provider of libibverbs for rxe (Debian: ibverbs-providers)"
 ! ldd "$(command -v busybox)" >/dev/null 2>&1 || lacks "busybox is not static (Debian: busybox-static)"
 busybox=$(command -v busybox)
 
