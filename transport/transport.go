@@ -179,6 +179,8 @@ const (
 	// MemCheckRead checks what MemRead of Swap bytes at Addr under RKey would: a READ's turn has come, its data is
 	// read as it is sent.
 	MemCheckRead
+	// MemCheckWrite checks what MemWrite of Swap bytes at Addr under RKey would: newer data is there already.
+	MemCheckWrite
 )
 
 // MemErr is what became of a memory operation.

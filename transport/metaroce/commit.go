@@ -13,6 +13,7 @@ func (e *Engine) commit() {
 	if len(o.jobs) == 0 {
 		return
 	}
+	o.committing = true
 	if len(o.ops) > 0 {
 		//= MR-REL-012 MR-MSG-040 MR-MSG-041
 		e.host.DMA(o.ops)
@@ -33,6 +34,17 @@ func (e *Engine) commit() {
 		o.jobs[i] = job{}
 	}
 	o.jobs, o.touched = o.jobs[:0], o.touched[:0]
+	o.committing = false
+}
+
+// commitFirst ends the work of the burst so far, if there is any: before a QP is flushed, what came for it is in memory.
+// Afterwards its buffers are the program's.
+func (e *Engine) commitFirst() bool {
+	if e.out.committing || len(e.out.jobs) == 0 {
+		return false
+	}
+	e.commit()
+	return true
 }
 
 // settle notes what the memory operations of a job came to.
@@ -115,7 +127,7 @@ func (q *QP) runChain() {
 				j.nops = 0
 			}
 			o.chain = append(o.chain, chainStep{psn, j.op, j.nops})
-			if x.st == slotBad {
+			if x.st == slotBad || x.op == wire.OpSendInv { // what follows may need the key that ends here
 				break
 			}
 		}

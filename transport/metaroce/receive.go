@@ -47,6 +47,8 @@ type rx struct {
 	touched []*QP
 	chain   []chainStep
 	tx      tx
+
+	committing bool
 }
 
 const (

@@ -456,6 +456,9 @@ func (q *QP) complete() {
 		w := r.wq(r.head)
 		//= MR-MSG-003
 		if w.failed != transport.OK && r.una >= w.first {
+			if q.e.commitFirst() {
+				continue
+			}
 			q.failRequester(w.failed)
 			return
 		}

@@ -232,7 +232,8 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 	s.slots.extend(psn)
 	*s.slots.at(psn) = x
 	s.top = max(s.top, psn+1)
-	if inTurn && !waitsForTurn(h.Op) && x.code == 0 {
+	//= MR-MSG-054
+	if inTurn && !waitsForTurn(h.Op) && h.Op != wire.OpSendInv && x.code == 0 { // what follows an invalidation waits for it
 		q.arrive()
 	}
 }
@@ -252,7 +253,10 @@ func (s *responder) inOrder(psn uint64) bool {
 func (q *QP) arrive() {
 	s := &q.rsp
 	s.arr++
-	for s.arr < s.slots.hi && s.slots.at(s.arr).st == slotPlaced {
+	for s.arr < s.slots.hi {
+		if x := s.slots.at(s.arr); x.st != slotPlaced || x.op == wire.OpSendInv {
+			return
+		}
 		s.arr++
 	}
 }
@@ -333,7 +337,7 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 		check = false
 	}
 	if check && psn+1 < s.top {
-		key, shift := x.rkey, uint64(0)
+		key, shift, skipped := x.rkey, uint64(0), false
 		for lo < end && j.nops < opsPerPacket-1 {
 			// the next piece that nothing later covers
 			cut, skip := end, lo
@@ -355,6 +359,7 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 				}
 			}
 			if skip > lo {
+				skipped = true
 				e.C.OverlapSkipped += min(skip, end) - lo
 				lo = min(skip, end)
 				continue
@@ -362,6 +367,9 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 			op := e.out.op(j)
 			*op = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: lo, RKey: x.rkey, Buf: data[lo-x.addr : cut-x.addr], Chain: chain}
 			lo = cut
+		}
+		if skipped { // the key must be good for what is left out, too
+			*e.out.op(j) = transport.MemOp{Kind: transport.MemCheckWrite, QP: q.owner, Addr: x.addr, RKey: x.rkey, Swap: uint64(len(data)), Chain: chain}
 		}
 		if lo < end { // too many pieces: packets as long as the MTU cannot make so many; it costs too much to go on
 			x.code = wire.RefuseInvalid

@@ -56,16 +56,16 @@ func (h host) one(op *transport.MemOp) transport.MemErr {
 	atomic := op.Kind == transport.MemCmpSwap || op.Kind == transport.MemFetchAdd
 	if atomic {
 		n = 8
-	} else if op.Kind == transport.MemCheckRead {
+	} else if op.Kind == transport.MemCheckRead || op.Kind == transport.MemCheckWrite {
 		n = op.Swap
 	}
 	if !ok || op.Addr < k.Lo || op.Addr+n > k.Hi || op.Addr+n < op.Addr ||
-		op.Kind == transport.MemWrite && !k.Write || (op.Kind == transport.MemRead || op.Kind == transport.MemCheckRead) && !k.Read || atomic && !k.Atomic {
+		(op.Kind == transport.MemWrite || op.Kind == transport.MemCheckWrite) && !k.Write || (op.Kind == transport.MemRead || op.Kind == transport.MemCheckRead) && !k.Read || atomic && !k.Atomic {
 		return transport.MemAccess
 	}
 	shift := h.n.Shift[op.RKey]
 	switch op.Kind {
-	case transport.MemCheckRead:
+	case transport.MemCheckRead, transport.MemCheckWrite:
 	case transport.MemWrite:
 		copy(m[op.Addr+shift:], op.Buf)
 	case transport.MemRead:

@@ -1,0 +1,84 @@
+package transporttest
+
+// Faults that tools/vopr found, as short scripts.
+
+import (
+	"testing"
+
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/transport"
+)
+
+// TestCoveredWriteStillNeedsItsKey: a WRITE under a wrong key fails although a later WRITE, which came first, has
+// written all of its bytes, so that nothing of it is left to be placed.
+func TestCoveredWriteStillNeedsItsKey(t *testing.T) {
+	for seed := range uint64(40) {
+		w := New(Config{Seed: seed, Planes: 2, Link: rough()})
+		p, _ := w.Connect(w.Nodes[0], w.Nodes[1], QPOptions{})
+		w.Nodes[1].Keys[7] = Key{0, 1 << 20, true, true, true, false}
+		p.Send(WR{ID: 1, Op: transport.OpWrite, N: 64, Key: 7, Remote: 4096})
+		p.Send(WR{ID: 2, Op: transport.OpWrite, N: 64, Key: 99})
+		p.Send(WR{ID: 3, Op: transport.OpWrite, N: 5000, Key: 7})
+		w.RunUntil(second, func() bool { return len(p.Sends) == 3 })
+		if len(p.Sends) != 3 || p.Sends[1].Status != transport.RemAccessErr {
+			t.Errorf("seed %d: %+v", seed, p.Sends)
+		}
+	}
+}
+
+// TestWriteBehindInvalidation: a WRITE behind a SEND with invalidate of its key fails and writes nothing, also when
+// both arrive in one burst, in whatever order.
+func TestWriteBehindInvalidation(t *testing.T) {
+	for seed := range uint64(40) {
+		l := rough()
+		l.RateBps = 0
+		if seed%4 == 0 {
+			l.Loss, l.Reorder = 0, 0
+		}
+		w := New(Config{Seed: seed, Planes: 1 + int(seed)%2, Link: l})
+		a, b := w.Nodes[0], w.Nodes[1]
+		p, q := w.Connect(a, b, QPOptions{})
+		b.Keys[7] = Key{0, 1 << 20, true, true, true, false}
+		b.Keys[9] = Key{0, 1 << 20, true, true, true, false}
+		q.Recv(1, 1<<20, 100)
+		a.Mem[0] = 1
+		p.Send(WR{ID: 1, Op: transport.OpWrite, N: 64, Key: 7, Remote: 4096})
+		p.Send(WR{ID: 2, Op: transport.OpSendInv, N: 64, Imm: 9})
+		p.Send(WR{ID: 3, Op: transport.OpWrite, N: 8, Key: 9})
+		w.RunUntil(second, func() bool { return len(p.Sends) == 3 })
+		if len(p.Sends) != 3 || p.Sends[1].Status != transport.OK || p.Sends[2].Status != transport.RemAccessErr || b.Mem[0] != 0 {
+			t.Errorf("seed %d: %+v, memory %d", seed, p.Sends, b.Mem[0])
+		}
+	}
+}
+
+// TestNothingLandsAfterFlush: what arrived in the burst that also brings a QP to its end is in memory before its
+// requests are flushed; afterwards their buffers are the program's.
+func TestNothingLandsAfterFlush(t *testing.T) {
+	for seed := range uint64(60) {
+		w := New(Config{Seed: seed, Planes: 2, Link: rough()})
+		a, b := w.Nodes[0], w.Nodes[1]
+		p, q := w.Connect(a, b, QPOptions{MTU: 256})
+		b.Keys[7] = Key{0, 1 << 20, true, true, true, false}
+		a.Fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemLand && op.WR.ID == 2 }
+		flushed := map[uint64]bool{}
+		p.OnSend = func(c Completion) { flushed[c.ID] = c.Status == transport.WRFlushErr }
+		a.After = func(op *transport.MemOp) {
+			if op.Kind == transport.MemLand && flushed[op.WR.ID] {
+				t.Fatalf("seed %d: READ %d lands after it was flushed", seed, op.WR.ID)
+			}
+		}
+		w.Run(mono.Millisecond) // the association is up
+		p.Send(WR{ID: 1, Op: transport.OpWrite, N: 2000, Key: 7})
+		for id := uint64(2); id < 12; id++ {
+			p.Send(WR{ID: id, Op: transport.OpRead, N: 200, Key: 7, Local: 1 << 20})
+		}
+		for len(p.Sends) < 11 && w.Now < 5e9 {
+			w.Run(mono.Microsecond)
+			w.Now = w.Now.Add(10 * mono.Microsecond) // loops that come late find bursts
+		}
+		if len(p.Sends) != 11 {
+			t.Fatalf("seed %d: %d completions\n%s\n%s", seed, len(p.Sends), p.Dump(), q.Dump())
+		}
+	}
+}
