@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"sort"
+	"strings"
 	"sync"
 	"time"
 
@@ -172,13 +173,18 @@ func nicStatus(n *device.NIC) api.NICStatus {
 			Link: updown(p.Up), RateBps: p.Caps.RateBps, PacketMax: p.Caps.PacketMax})
 	}
 	l := n.C.Live
-	s.Objects = api.Objects{Contexts: n.Contexts(), PDs: l.PDs, MRs: l.MRs, CQs: l.CQs, QPs: l.QPs, Channels: l.Channels}
+	s.Objects = api.Objects{Contexts: n.Contexts(), PDs: l.PDs, MRs: l.MRs, CQs: l.CQs, QPs: l.QPs, Channels: l.Channels, AHs: l.AHs}
 	for _, c := range n.ContextInfos() {
 		s.Contexts = append(s.Contexts, api.Context{ID: c.ID, Program: c.Program, PID: c.PID, DMA: c.DMA, Fault: c.DeadCause,
-			Objects: api.Objects{Contexts: 1, PDs: c.PDs, MRs: c.MRs, CQs: c.CQs, QPs: c.QPs, Channels: c.Channels}})
+			Objects: api.Objects{Contexts: 1, PDs: c.PDs, MRs: c.MRs, CQs: c.CQs, QPs: c.QPs, Channels: c.Channels, AHs: c.AHs}})
 	}
 	for _, q := range n.QPInfos() {
-		s.QPs = append(s.QPs, api.QP{QPN: q.QPN, State: q.State.String(), PID: q.PID, Remote: q.Remote, RemoteQPN: q.RemoteQPN, Outstanding: q.Outstanding})
+		qp := api.QP{QPN: q.QPN, Type: strings.ToLower(q.Type), Transport: q.Transport, State: q.State.String(), PID: q.PID, Remote: q.Remote,
+			RemoteQPN: q.RemoteQPN, Outstanding: q.Outstanding}
+		if q.Plane >= 0 {
+			qp.Plane = &q.Plane
+		}
+		s.QPs = append(s.QPs, qp)
 	}
 	return s
 }

@@ -95,6 +95,8 @@ func (n *NIC) ContextInfos() []ContextInfo {
 type QPInfo struct {
 	QPN, RemoteQPN uint32
 	Type           string // RC or UD
+	Transport      string // metaroce or rocev2; "" where there is no choice
+	Plane          int    // RoCEv2: the one it keeps to; else -1
 	State          State
 	Remote         string
 	PID            int
@@ -106,7 +108,7 @@ func (n *NIC) QPInfos() []QPInfo {
 	out := make([]QPInfo, 0, len(n.qps))
 	for _, c := range n.contexts {
 		c.qps.all(func(_ uint32, q *QP) {
-			i := QPInfo{QPN: q.qpn, Type: q.typ.String(), State: q.state, PID: c.PID, Outstanding: q.sqOut}
+			i := QPInfo{QPN: q.qpn, Type: q.typ.String(), Transport: transportOf(q.eng), Plane: planeOf(q.eng), State: q.state, PID: c.PID, Outstanding: q.sqOut}
 			if q.typ == transport.RC && q.state >= RTR && q.state <= SQE {
 				i.RemoteQPN, i.Remote = q.attr.DestQPNum, q.rtr().RemoteAddr.String()
 			}

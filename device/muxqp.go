@@ -202,3 +202,15 @@ func (q *QP) again() {
 	q.sqFull = true
 	q.more()
 }
+
+// transportOf names the engine of a QP.
+func transportOf(e EngineQP) string {
+	q, ok := e.(*muxQP)
+	switch {
+	case !ok:
+		return ""
+	case q.side == sideMR:
+		return "metaroce"
+	}
+	return "rocev2"
+}

@@ -91,7 +91,7 @@ func TestUDMessages(t *testing.T) {
 		post(qa, e, nil, a.sge(0, n))
 		w.want(a, id, transport.OK)
 		c := w.want(b, 100+id, transport.OK)
-		if c.ByteLen != transport.GRHLen+n || c.SrcQP != qa.QPN() || c.WCFlags != wcGRH|imm || c.Opcode != 128 || c.PkeyIndex != 0 || c.SLID != 0 {
+		if c.ByteLen != transport.GRHLen+n || c.SrcQP != qa.QPN() || c.WCFlags != wcGRH|imm || c.Opcode != 128 || c.PkeyIndex != 0 || c.SLID != 0 || c.SL != 2 {
 			t.Errorf("%d bytes: %+v", n, c)
 		}
 		grh, data := b.ram.b[8000:8000+transport.GRHLen], b.ram.b[4096:4096+n]

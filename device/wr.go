@@ -126,6 +126,7 @@ const (
 	wcRecv      = 128
 	wcRecvImm   = 129
 	wcGRH       = 1 << 0
+	slIPv4      = 2 // Ethernet has no service level; NICs say here which header the route header is, and UCX looks
 	wcWithImm   = 1 << 1
 	wcWithInv   = 1 << 3
 	atomicBytes = 8
@@ -255,6 +256,9 @@ func (n *NIC) RecvDone(owner any, r *transport.RecvWR, i transport.RecvInfo) {
 	}
 	if i.GRH {
 		e.WCFlags |= wcGRH
+	}
+	if i.IPv4 {
+		e.SL = slIPv4
 	}
 	if i.Status != transport.OK {
 		e.WCFlags = 0

@@ -152,6 +152,7 @@ type RecvInfo struct {
 	SrcQP     uint32
 	Solicited bool
 	GRH       bool   // UD: the first GRHLen bytes are the route header
+	IPv4      bool   // UD: of them the last 20, an IPv4 header
 	Inline    []byte // data not yet in memory: travels in the completion (≤ 64 bytes); nil otherwise
 }
 

@@ -89,6 +89,7 @@ type Objects struct {
 	CQs      int `json:"mroce_cqs"`
 	QPs      int `json:"mroce_qps"`
 	Channels int `json:"mroce_completion_channels"`
+	AHs      int `json:"mroce_address_handles"`
 }
 
 // Context is one program's open of a NIC.
@@ -104,6 +105,9 @@ type Context struct {
 // QP is one queue pair.
 type QP struct {
 	QPN         uint32 `json:"qpn"`
+	Type        string `json:"type"`                // rc, ud
+	Transport   string `json:"transport,omitempty"` // metaroce, rocev2
+	Plane       *int   `json:"plane,omitempty"`     // rocev2: the one it keeps to
 	State       string `json:"state"`
 	PID         int    `json:"pid"`
 	Remote      string `json:"remote,omitempty"`

@@ -66,7 +66,7 @@ func (q *QP) receive(from *QP, wr *transport.SendWR) {
 	src, dst := wr.Dest.Local.As4(), wr.Dest.Remote.As4()
 	copy(b[32:], src[:])
 	copy(b[36:], dst[:])
-	info := transport.RecvInfo{Op: wr.Op, Length: uint32(len(b)), Imm: wr.Imm, SrcQP: from.qpn, GRH: true, Solicited: wr.Flags&transport.FlagSolicited != 0}
+	info := transport.RecvInfo{Op: wr.Op, Length: uint32(len(b)), Imm: wr.Imm, SrcQP: from.qpn, GRH: true, IPv4: true, Solicited: wr.Flags&transport.FlagSolicited != 0}
 	switch {
 	case r.Fail != transport.OK || r.Length < info.Length:
 		info.Status = transport.LocLenErr

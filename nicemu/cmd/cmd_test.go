@@ -85,7 +85,8 @@ func TestUpFlags(t *testing.T) {
 	}
 	a := netip.MustParseAddr
 	want := serve.NIC{
-		Name: "h/mr1", Dev: "mr1", Addrs: []netip.Addr{a("10.0.0.1"), a("fd00::1")},
+		Transport: "auto",
+		Name:      "h/mr1", Dev: "mr1", Addrs: []netip.Addr{a("10.0.0.1"), a("fd00::1")},
 		Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24"), netip.MustParsePrefix("fd00::1/128")},
 		Planes: []serve.Wire{
 			{URL: "udp:192.0.2.1", MTU: 4300, Peers: []serve.Peer{{GID: a("10.0.0.2"), At: netip.MustParseAddrPort("192.0.2.2:4791")}}},

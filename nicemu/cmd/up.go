@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/lab"
 	"github.com/metaroce/metaroce/nicemu/labfile"
@@ -29,6 +30,7 @@ func (e *env) upCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "wire", Usage: "a plane's wire, in order: tap:NAME[?bridge=BR], udp:ADDRESS[:PORT], mem:"},
 			&cli.StringSliceFlag{Name: "addr", Usage: "address of the NIC with its prefix length; its GIDs, in order"},
 			&cli.StringSliceFlag{Name: "peer", Usage: "where a GID is reached on udp wires: GID=[PLANE:]ADDRESS[:PORT]"},
+			&cli.StringFlag{Name: "transport", Usage: "how connections travel: auto (MetaRoCE, and RoCEv2 with peers that do not speak it), metaroce, rocev2", Value: "auto"},
 			&cli.StringFlag{Name: "netdev", Usage: "give this machine a network interface of that name behind the NIC, with its addresses (needs root)"},
 			&cli.IntFlag{Name: "mtu", Usage: "MTU of the planes' Ethernet", Value: labfile.DefaultMTU},
 			&cli.StringFlag{Name: "socket", Usage: "path of the control socket"},
@@ -144,6 +146,10 @@ func upNIC(c *cli.Context) (serve.NIC, error) {
 	_, n.Dev, _ = strings.Cut(n.Name, "/")
 	if n.Dev == "" || strings.ContainsAny(n.Dev, "/ ") {
 		return n, fail.Usagef("--nic %s: a NIC is HOST/mrN", n.Name)
+	}
+	n.Transport = c.String("transport")
+	if _, err := device.ParsePolicy(n.Transport); err != nil || n.Transport == "" {
+		return n, fail.Usagef("--transport %s: auto, metaroce or rocev2", n.Transport)
 	}
 	if err := addressesOf(c, &n); err != nil {
 		return n, err

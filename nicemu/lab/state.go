@@ -71,10 +71,11 @@ type Daemon struct {
 
 // Host is one host.
 type Host struct {
-	Name   string    `json:"name"`
-	NICs   []NIC     `json:"nics"`
-	NS     *space.NS `json:"ns,omitempty"`
-	Daemon int       `json:"daemon"` // index into Daemons
+	Name      string    `json:"name"`
+	NICs      []NIC     `json:"nics"`
+	NS        *space.NS `json:"ns,omitempty"`
+	Daemon    int       `json:"daemon"`              // index into Daemons
+	Transport string    `json:"transport,omitempty"` // when it is not the lab's
 }
 
 // NIC is one NIC of a host.

@@ -135,7 +135,7 @@ func newState(l *labfile.Lab, c choice, wire, dir string, o Options) *State {
 		s.Daemons = []Daemon{{Name: l.Name, Socket: filepath.Join(base, l.Name+".sock"), Log: filepath.Join(dir, "daemon.log")}}
 	}
 	for i, h := range l.Hosts {
-		host := Host{Name: h.Name}
+		host := Host{Name: h.Name, Transport: h.Transport}
 		if o.DaemonPerHost {
 			host.Daemon = i
 			s.Daemons = append(s.Daemons, Daemon{
@@ -332,7 +332,7 @@ func (s *State) configs(l *labfile.Lab, o Options, taps map[space.TAP]*os.File, 
 			return 2 + len(dc.files), nil
 		}
 		for _, n := range h.NICs {
-			nic := serve.NIC{Name: h.Name + "/" + n.Name, Dev: n.Name, GUID: n.GUID}
+			nic := serve.NIC{Name: h.Name + "/" + n.Name, Dev: n.Name, GUID: n.GUID, Transport: h.Transport}
 			for _, a := range n.Addrs {
 				nic.Addrs = append(nic.Addrs, a.Addr())
 			}

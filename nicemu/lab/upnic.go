@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -52,7 +53,7 @@ func UpNIC(ctx context.Context, o NICOptions) (*State, error) {
 		socket = filepath.Join(base, name+".sock")
 	}
 	s := &State{
-		Kind: KindNIC, Name: name, Created: time.Now().Round(time.Second), Isolation: IsolateNone, OOB: "machine", Transport: "metaroce",
+		Kind: KindNIC, Name: name, Created: time.Now().Round(time.Second), Isolation: IsolateNone, OOB: "machine", Transport: cmp.Or(o.NIC.Transport, "auto"),
 		Planes: len(o.NIC.Planes), dir: dir, Daemons: []Daemon{{Name: name, Socket: socket, Log: filepath.Join(dir, "daemon.log")}},
 	}
 	if o.NIC.HostPort != nil {

@@ -76,7 +76,7 @@ hosts:                              # one NIC "mr0" a host unless nics: says mor
 planes: 4                           # separate networks; every NIC has a port on each
 # plane: {rate: 10Gbit, delay: 5us, mtu: 4300, queue: 256KiB, ecn: {min: 64KiB, max: 192KiB}}
 wire: auto                          # tap, udp, mem; auto takes the best this machine allows, and says so
-transport: metaroce                 # the only one yet
+transport: auto                     # MetaRoCE, and RoCEv2 with peers that do not speak it; or metaroce, rocev2. A host may have its own
 # seed: 1                           # of all that is random
 # impair:                           # the same words as ` + "`nicemu lab impair`" + `
 #   - {planes: [0, 1], loss: 1%}

@@ -23,8 +23,9 @@ type Lab struct {
 
 // Host is one emulated machine.
 type Host struct {
-	Name string
-	NICs []NIC
+	Name      string
+	NICs      []NIC
+	Transport string // metaroce, rocev2, auto; "" = the lab's
 }
 
 // NIC is one emulated NIC. Its GIDs are its addresses, in order.

@@ -68,7 +68,7 @@ hosts:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.Name != "lab" || l.Planes != 1 || l.Wire != "auto" || l.Transport != "metaroce" {
+	if l.Name != "lab" || l.Planes != 1 || l.Wire != "auto" || l.Transport != "auto" {
 		t.Errorf("defaults: %+v", l)
 	}
 	if got := strings.Join(l.NICNames(), " "); got != "b/mr0 b/mr1 a/mr0" {
@@ -101,7 +101,7 @@ func TestErrors(t *testing.T) {
 		{"planes word", hosts + "planes: many\n", `lab.yaml:2: planes: "many" is not a number from 1 to 16`},
 		{"planes zero", hosts + "planes: 0\n", "from 1 to 16"},
 		{"wire", hosts + "wire: tab\n", `wire: unknown "tab"; did you mean "tap"?`},
-		{"no rocev2 yet", hosts + "transport: rocev2\n", `rocev2 is not built in yet`},
+		{"transport of a host", "hosts:\n  a: {addr: 10.0.0.1/24, transport: rocev3}\n", `did you mean "rocev2"`},
 		{"transport", hosts + "transport: tcpip\n", `one of metaroce, rocev2, auto`},
 		{"rate", hosts + "plane: {rate: 10}\n", `lab.yaml:2: rate: "10" is not a rate such as 10Gbit`},
 		{"delay", hosts + "plane: {delay: 5}\n", `"5" is not a time such as 20us`},

@@ -49,7 +49,7 @@ func Parse(file string, data []byte) (*Lab, error) {
 		}
 		return nil, &Error{file, 1, "more than one YAML document; a lab is one"}
 	}
-	l := &Lab{Wire: "auto", Transport: "metaroce", Seed: 1}
+	l := &Lab{Wire: "auto", Transport: "auto", Seed: 1}
 	if err := p.lab(doc.Content[0], l); err != nil {
 		return nil, err
 	}
@@ -186,11 +186,7 @@ func (p *parser) oneOf(n *yaml.Node, what string, to *string, allowed ...string)
 }
 
 func (p *parser) transport(n *yaml.Node, to *string) error {
-	err := p.oneOf(n, "transport", to, "metaroce", "rocev2", "auto")
-	if err == nil && *to == "rocev2" {
-		return p.errf(n, "transport: rocev2 is not built in yet; use metaroce")
-	}
-	return err
+	return p.oneOf(n, "transport", to, "metaroce", "rocev2", "auto")
 }
 
 func (p *parser) hosts(n *yaml.Node, l *Lab) error {
@@ -229,8 +225,9 @@ func (p *parser) hosts(n *yaml.Node, l *Lab) error {
 func (p *parser) host(n *yaml.Node, h *Host) error {
 	var one NIC
 	err := p.mapping(n, "host "+h.Name, keys{
-		"addr": func(v *yaml.Node) error { return p.addrs(v, &one.Addrs) },
-		"nics": func(v *yaml.Node) error { return p.nics(v, h) },
+		"addr":      func(v *yaml.Node) error { return p.addrs(v, &one.Addrs) },
+		"transport": func(v *yaml.Node) error { return p.transport(v, &h.Transport) },
+		"nics":      func(v *yaml.Node) error { return p.nics(v, h) },
 	})
 	if err != nil {
 		return err

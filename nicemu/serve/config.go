@@ -25,12 +25,14 @@ type Config struct {
 
 // NIC is one emulated NIC.
 type NIC struct {
-	Name     string       `json:"name"` // a/mr0
-	Dev      string       `json:"dev"`  // mr0
-	GUID     uint64       `json:"guid"`
-	Addrs    []netip.Addr `json:"addrs"`
-	Planes   []Wire       `json:"planes"`
-	HostPort *Wire        `json:"host_port,omitempty"`
+	Name  string       `json:"name"` // a/mr0
+	Dev   string       `json:"dev"`  // mr0
+	GUID  uint64       `json:"guid"`
+	Addrs []netip.Addr `json:"addrs"`
+	// Transport is how its connections travel: auto, metaroce or rocev2; "" = the daemon's.
+	Transport string `json:"transport,omitempty"`
+	Planes    []Wire `json:"planes"`
+	HostPort  *Wire  `json:"host_port,omitempty"`
 	// Prefixes are the addresses for a host port that the daemon makes itself.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 }

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,9 +56,6 @@ func Run(ctx context.Context, path string) error {
 	if err != nil {
 		return fail.Failf("cannot read the daemon's configuration: %w", err)
 	}
-	if cfg.Transport != "metaroce" && cfg.Transport != "auto" {
-		return fail.Failf("transport: %s is not built in yet; use metaroce", cfg.Transport)
-	}
 	s := &server{cfg: cfg, log: slog.New(slog.NewTextHandler(os.Stderr, nil)), captures: map[string]*running{}}
 	nics, err := s.build()
 	if err != nil {
@@ -89,6 +87,10 @@ func (s *server) build() ([]device.Config, error) {
 		host, _, _ := strings.Cut(n.Name, "/")
 		nc := device.Config{
 			Name: n.Name, Dev: n.Dev, GUID: n.GUID, Addrs: n.Addrs, Seed: s.cfg.Seed + uint64(i)*0x9e3779b97f4a7c15, Version: s.cfg.Version,
+		}
+		var err error
+		if nc.Transport, err = device.ParsePolicy(cmp.Or(n.Transport, s.cfg.Transport)); err != nil {
+			return nil, fail.Failf("%s: %w", n.Name, err)
 		}
 		for index, w := range n.Planes {
 			port, err := openWire(fabric, n, index, w)

@@ -138,7 +138,7 @@ func (e *Engine) onDatagram(q *QP, p *pkt.Packet, h *ib.Header, payload []byte) 
 func (q *QP) settleDatagram(j *job, err transport.MemErr) {
 	r := j.recv
 	j.recv = nil
-	info := transport.RecvInfo{Op: j.wrOp, Length: j.length, Imm: j.imm, SrcQP: j.srcQP, Solicited: j.se, GRH: true}
+	info := transport.RecvInfo{Op: j.wrOp, Length: j.length, Imm: j.imm, SrcQP: j.srcQP, Solicited: j.se, GRH: true, IPv4: j.grh[0]>>4 != 6}
 	if err != transport.MemOK {
 		j.status = transport.LocProtErr
 	}
