@@ -52,6 +52,7 @@ type plane struct {
 	up    bool
 	ring  qpRing    // QPs that have something to send here
 	free  mono.Time // when its transmitter is done with what it was given
+	rem   uint64    // what free leaves out, in 1/rate ns
 	ahead mono.Duration
 	mtu   int // largest message of UD
 	dcqcn cc.DCQCNConfig

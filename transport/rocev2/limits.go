@@ -21,17 +21,18 @@ const (
 	outerBytes6 = 62
 	never       = mono.Never
 
-	defaultWindow  = 256 << 10 // bytes in flight of a QP on wires whose rate is not known
-	windowTime     = 200 * mono.Microsecond
-	defaultRTOMin  = 2 * mono.Millisecond // what ConnectX was seen to begin with
-	rtoStart       = 8 * mono.Millisecond // before the first round trip was measured
-	rtoMax         = mono.Second          // of the adaptive timer where the QP sets no limit
-	rttGuess       = 20 * mono.Microsecond
-	defaultCNP     = 50 * mono.Microsecond
-	defaultCNPTOS  = 48 << 2
-	defaultLine    = 10e9 // bit/s that DCQCN takes for the line's rate where it is not known
-	timeoutsToMove = 2    // timeouts in a row after which a QP tries another plane
-	stallThreshold = 200 * mono.Microsecond
+	defaultWindow    = 256 << 10 // bytes in flight of a QP on wires whose rate is not known
+	windowTime       = 200 * mono.Microsecond
+	defaultRTOMin    = 2 * mono.Millisecond // what ConnectX was seen to begin with
+	rtoStart         = 8 * mono.Millisecond // before the first round trip was measured
+	rtoMax           = mono.Second          // of the adaptive timer where the QP sets no limit
+	rttGuess         = 20 * mono.Microsecond
+	defaultNAKRepeat = 50 * mono.Microsecond
+	defaultCNP       = 50 * mono.Microsecond
+	defaultCNPTOS    = 48 << 2
+	defaultLine      = 10e9 // bit/s that DCQCN takes for the line's rate where it is not known
+	timeoutsToMove   = 2    // timeouts in a row after which a QP tries another plane
+	stallThreshold   = 200 * mono.Microsecond
 )
 
 // CC names a congestion control.
@@ -62,9 +63,11 @@ type Config struct {
 	FixedRTO bool          // only the QP's own timeout, as IBTA has it; else an adaptive timer below it
 	RTOMin   mono.Duration // the adaptive timer's least; 2 ms
 
-	// NAKOnce: one NAK a gap, whatever happens. Else there is another one when the requester went back and the packet
-	// was lost again: packets beyond the gap then come with lower numbers than before.
-	NAKOnce bool
+	// NAKOnce: one NAK a gap, whatever happens, as IBTA has it. Else there is another one when the requester went back
+	// and the packet was lost again (packets beyond the gap then come with lower numbers than before), or when they go on
+	// coming for so long that the NAK must be lost.
+	NAKOnce   bool
+	NAKRepeat mono.Duration // 50 µs
 
 	CC         CC
 	DCQCN      *cc.DCQCNConfig // nil = the paper's, for the plane's rate
@@ -84,6 +87,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.CNPSpacing == 0 {
 		c.CNPSpacing = defaultCNP
+	}
+	if c.NAKRepeat == 0 {
+		c.NAKRepeat = defaultNAKRepeat
 	}
 	if c.CNPTOS == 0 {
 		c.CNPTOS = defaultCNPTOS

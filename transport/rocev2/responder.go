@@ -1,6 +1,7 @@
 package rocev2
 
 import (
+	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/wire/ib"
 )
@@ -50,8 +51,9 @@ type responder struct {
 	dupAck uint64      // duplicates up to it are to be acknowledged again; 0 = none
 	nak    ib.Syndrome // to be sent; 0 = none
 	nakPSN uint64
-	gapAt  uint64 // the expected PSN that a NAK was sent for; 0 = none
-	ahead  uint64 // the last packet that came beyond the gap
+	gapAt  uint64    // the expected PSN that a NAK was sent for; 0 = none
+	nakAt  mono.Time // when; 0: it was an RNR NAK
+	ahead  uint64    // the last packet that came beyond the gap
 
 	fatal    ib.Syndrome // NAK that ended the QP
 	fatalPSN uint64
@@ -107,12 +109,12 @@ func (e *Engine) onRequest(q *QP, h *ib.Header, payload []byte) {
 func (q *QP) beyond(psn uint64) {
 	e, s := q.e, &q.rsp
 	e.C.DropAhead++
-	again := s.gapAt == s.exp && psn <= s.ahead && !e.cfg.NAKOnce
+	again := !e.cfg.NAKOnce && (psn <= s.ahead || s.nakAt != 0 && e.now.Sub(s.nakAt) >= e.cfg.NAKRepeat)
 	s.ahead = psn
 	if s.gapAt == s.exp && !again {
 		return
 	}
-	s.gapAt = s.exp
+	s.gapAt, s.nakAt = s.exp, e.now
 	s.nak, s.nakPSN = ib.NakSequence, s.exp
 	e.C.SequenceNaks++
 	q.answerSoon()
@@ -184,7 +186,7 @@ func (q *QP) take(h *ib.Header, payload []byte, psn uint64) {
 	if s.recv == nil && (h.Op.IsSend() && h.Op.First() || h.Op == ib.WriteOnlyImm || h.Op == ib.WriteLastImm) && q.inOrder(h) {
 		if s.recv = e.host.TakeRecv(q.owner); s.recv == nil {
 			s.nak, s.nakPSN = ib.RNRNak|ib.Syndrome(s.minRNR&31), psn
-			s.gapAt, s.ahead = psn, psn // what comes behind it needs no NAK of its own
+			s.gapAt, s.nakAt, s.ahead = psn, 0, psn // what comes behind it needs no NAK of its own
 			q.answerSoon()
 			return
 		}

@@ -159,7 +159,7 @@ func (q *QP) send(kind txKind, b *pkt.Batch) {
 	if kind != txDatagram && e.cfg.CC == CCDCQCN && j.n > 0 {
 		j.p.TOS |= pkt.ECT0
 	}
-	n := q.charge(j.p, size+j.n+ib.ICRCLen)
+	n := q.charge(j.p, size+j.n+j.hdr.PadFor(j.n)+ib.ICRCLen)
 	if kind == txDatagram || n == 0 || !q.flow.Limited() {
 		return
 	}
@@ -183,7 +183,13 @@ func (q *QP) charge(p *pkt.Packet, n int) int {
 	}
 	pl := &e.planes[q.plane]
 	if bps := e.cfg.Planes[q.plane].RateBps; bps > 0 {
-		pl.free = max(pl.free, e.now).Add(wireTime(n, bps))
+		if pl.free < e.now {
+			pl.free, pl.rem = e.now, 0
+		}
+		// The remainder counts: a nanosecond too short each time makes a queue in the course of time.
+		v := uint64(n)*8e9 + pl.rem
+		pl.free += mono.Time(v / bps)
+		pl.rem = v % bps
 	}
 	return n
 }
