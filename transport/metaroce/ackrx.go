@@ -5,6 +5,7 @@ import (
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport/cc"
 	"github.com/metaroce/metaroce/transport/wire"
@@ -111,6 +112,10 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 	}
 	if fresh && f.QPN != q.qpn && f.QPN != 0 { // the number that we speak to belongs to the peer of another QP now
 		f.Code = wire.RefuseNoQP
+	}
+	if fresh && planted.Is(planted.RefusalAsDelivered) {
+		q.onAcked(txRequest, psn, true)
+		return
 	}
 	if fresh { // a fatal one that did not settle it, too: the packet goes again
 		q.onRefused(psn, f, sent)

@@ -3,6 +3,7 @@ package metaroce
 import (
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport/wire"
 )
@@ -176,6 +177,10 @@ func (a *assoc) refuseSeq(rp *rxPath, seq uint32, ce bool, b wire.RefusalBlock) 
 	rp.seen.add(seq)
 	if ce {
 		rp.ce++
+	}
+	if planted.Is(planted.RefusedIsReported) {
+		rp.ok.add(seq)
+		a.rx.dirtyPath(rp)
 	}
 	//= MR-MSG-091
 	b.Path, b.Seq = rp.id, seq

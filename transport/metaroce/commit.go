@@ -1,6 +1,7 @@
 package metaroce
 
 import (
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/wire"
@@ -72,7 +73,7 @@ func (e *Engine) settle(j *job) {
 		// an earlier operation of the QP failed: the QP ends before this one's turn
 		e.held.put(x.buf)
 		*x = slot{}
-		j.abandoned = true
+		j.abandoned = !planted.Is(planted.SkippedAcked)
 	//= MR-MSG-043 MR-MSG-080
 	case x.code != 0:
 		x.st = slotBad
@@ -80,6 +81,9 @@ func (e *Engine) settle(j *job) {
 		x.st, x.code, x.status = slotBad, wire.RefuseOp, transport.LocProtErr
 	case err != transport.MemOK:
 		x.st, x.code = slotBad, codeOf(err)
+		if planted.Is(planted.FatalAtArrival) {
+			j.q.enterFatal(j.psn, x.code, transport.RemAccessErr)
+		}
 	case waitsForTurn(x.op):
 		x.st = slotQueued
 	case x.tail && x.write && j.nops == 0 && (x.buf != 0 || x.n == 0):
@@ -114,7 +118,7 @@ func (q *QP) runChain() {
 			j := job{op: int32(len(o.ops))}
 			//= MR-MSG-022 MR-MSG-023 MR-MSG-024
 			if x.st == slotHeld && x.n > 0 {
-				q.place(&j, x, psn, e.held.bytes(x.buf)[:x.n], q.qpn, true)
+				q.place(&j, x, psn, e.held.bytes(x.buf)[:x.n], q.qpn, !planted.Is(planted.NoOverlapCheckAtCommit))
 			} else if x.st == slotQueued && x.op != wire.OpRead {
 				q.atomicOp(&j, x)
 			} else if x.st == slotQueued && x.n > 0 { // a READ that may not read ends the QP before anything later runs
@@ -173,7 +177,7 @@ func (q *QP) step(c *chainStep) bool {
 	}
 	for i := c.op; i < c.op+c.nops; i++ {
 		//= MR-MSG-024
-		if err := e.out.ops[i].Err; err != transport.MemOK {
+		if err := e.out.ops[i].Err; err != transport.MemOK && !planted.Is(planted.NoKeyRecheck) {
 			code, st := codeOf(err), transport.RemAccessErr
 			if code == wire.RefuseInvalid {
 				st = transport.RemInvReqErr
@@ -194,7 +198,9 @@ func (q *QP) step(c *chainStep) bool {
 		q.enterFatal(c.psn, wire.RefuseInvalid, transport.RemInvReqErr)
 		return false
 	}
-	e.held.put(x.buf)
+	if !planted.Is(planted.HeldLeak) {
+		e.held.put(x.buf)
+	}
 	y := *x
 	*x = slot{}
 	s.exp++
@@ -277,6 +283,9 @@ func (q *QP) completeRecv(x *slot) {
 		s.bound.lo++
 	}
 	info := transport.RecvInfo{Op: transport.OpSend, Length: x.off + x.n, SrcQP: q.remoteQPN, Solicited: x.se, Inline: x.inline}
+	if planted.Is(planted.LengthOfLastPacket) {
+		info.Length = x.n
+	}
 	switch x.op {
 	case wire.OpSendImm:
 		info.Op, info.Imm = transport.OpSendImm, x.imm
@@ -312,7 +321,9 @@ func (q *QP) enterFatal(psn uint64, code wire.RefusalCode, st transport.Status) 
 		//= MR-QP-032
 		if x := s.slots.at(psn); takesRecv(x.op) && x.status != transport.OK && x.ssn < s.bound.hi && x.ssn >= s.bound.lo {
 			if r := *s.bound.at(x.ssn); r != nil {
-				*s.bound.at(x.ssn) = nil
+				if !planted.Is(planted.ReceiveTwice) {
+					*s.bound.at(x.ssn) = nil
+				}
 				q.e.host.RecvDone(q.owner, r, transport.RecvInfo{Status: x.status, SrcQP: q.remoteQPN})
 			}
 		}
@@ -338,7 +349,7 @@ func (e *Engine) answer(j *job) {
 	s := &q.rsp
 	switch {
 	//= MR-MSG-081 MR-MSG-083
-	case q.state == StateErr && s.fatal != 0:
+	case q.state == StateErr && s.fatal != 0 && !planted.Is(planted.AckWhatReleased):
 		// what released a failure is not acknowledged: a held packet of the failed request may have been, and the
 		// acknowledgement would complete it. The refusal says that everything before was executed.
 		j.a.refuseSeq(j.rp, j.seq, j.ce, q.fatalBlock())

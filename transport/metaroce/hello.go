@@ -6,6 +6,7 @@ import (
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/transport/wire"
 )
 
@@ -194,7 +195,7 @@ func (a *assoc) takePeer(h *wire.Hello) bool {
 	case a.peerID == h.NICID && a.formerAt != 0 && a.former == h.Instance && a.e.lastCall.Sub(a.formerAt) < lateWord:
 		return false // one that is gone does not come back
 	//= MR-ASC-043 MR-ASC-044 MR-ASC-045
-	case a.peerID != h.NICID || a.peerInst != h.Instance:
+	case (a.peerID != h.NICID || a.peerInst != h.Instance) && !planted.Is(planted.RestartIgnored):
 		a.former, a.formerAt = a.peerInst, a.e.lastCall
 		if a.peerID != h.NICID { // two NICs may take turns at an address
 			a.formerAt = 0

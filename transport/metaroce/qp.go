@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
 )
@@ -209,7 +210,7 @@ func (q *QP) release() {
 	s := &q.rsp
 	for n := s.bound.hi; n > s.bound.lo; n-- {
 		//= MR-MSG-055
-		if r := *s.bound.at(n - 1); r != nil && q.srq {
+		if r := *s.bound.at(n - 1); r != nil && q.srq && !planted.Is(planted.ResetKeepsBound) {
 			q.e.host.ReturnRecv(q.owner, r)
 		}
 	}
@@ -267,7 +268,7 @@ func (q *QP) flushRecvs() {
 	info := transport.RecvInfo{Status: transport.WRFlushErr}
 	for ; s.bound.lo < s.bound.hi; s.bound.lo++ {
 		//= MR-MSG-055
-		if p := s.bound.at(s.bound.lo); *p != nil {
+		if p := s.bound.at(s.bound.lo); *p != nil && !planted.Is(planted.ErrorKeepsBound) {
 			q.e.host.RecvDone(q.owner, *p, info)
 			*p = nil
 		}

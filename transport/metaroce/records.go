@@ -2,6 +2,7 @@ package metaroce
 
 import (
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/internal/serial"
 )
 
@@ -89,6 +90,9 @@ func (e *Engine) endFlight(i int32) {
 	}
 	r.prev, r.next = 0, 0
 	//= MR-REL-005
+	if planted.Is(planted.WindowLeak) && r.q.inc != r.inc {
+		return
+	}
 	pl.inflight -= int(r.size)
 	if pl.inflight < 0 {
 		panic("metaroce: window below zero")
@@ -179,7 +183,7 @@ func (e *Engine) lose(i int32) {
 	p.pl.a.lastLoss = e.now
 	p.pl.win.OnLoss(e.now, size)
 	//= MR-REL-045 MR-MSG-096
-	if r.q.inc == r.inc {
+	if r.q.inc == r.inc && (!planted.Is(planted.RequestLostForGood) || r.kind != txRequest) {
 		r.q.onLost(r.kind, r.psn)
 	}
 }
@@ -191,7 +195,7 @@ func (e *Engine) ack(i int32) (size int, sent mono.Time, late bool) {
 	q, kind, psn, inc := r.q, r.kind, r.psn, r.inc
 	e.dropRec(i)
 	//= MR-REL-033 MR-MSG-096
-	if q.inc == inc {
+	if q.inc == inc || planted.Is(planted.OldAcksCount) {
 		q.onAcked(kind, psn, !late)
 	}
 	return size, sent, late

@@ -2,6 +2,7 @@ package metaroce
 
 import (
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/wire"
@@ -42,7 +43,7 @@ func (q *QP) onRefused(psn uint64, f *wire.RefusalBlock, sent mono.Time) {
 			r.rnrCnt = 0
 		}
 		//= MR-MSG-065
-		if f.InOrder && (sent >= r.rnrUntil || r.rnrCnt == 0) {
+		if (f.InOrder || planted.Is(planted.RNREarlyCounted)) && (sent >= r.rnrUntil || r.rnrCnt == 0 || planted.Is(planted.RNRCopiesCounted)) {
 			r.rnrCnt++
 			r.rnrHead = psn
 		}
@@ -61,7 +62,7 @@ func (q *QP) onRefused(psn uint64, f *wire.RefusalBlock, sent mono.Time) {
 		}
 		q.park(psn, p, now.Add(wait))
 		//= MR-MSG-088
-		if psn == r.una && sent >= r.triedAt { // copies of one try count once
+		if psn == r.una && sent >= r.triedAt || planted.Is(planted.NoQPCopiesCounted) { // copies of one try count once
 			r.triedAt = now
 			if r.retries++; r.timeout > 0 && r.retries > r.retryCnt {
 				q.kill(psn, transport.RetryExcErr)
@@ -151,7 +152,7 @@ func (q *QP) onFailed(f *wire.RefusalBlock) {
 		r.wq(uint64(r.ps.at(psn).wqe)).failed = st
 	}
 	//= MR-MSG-081
-	for n := r.una; n < min(psn, r.stop); n++ {
+	for n := r.una; n < min(psn, r.stop) && !planted.Is(planted.FatalNotCumulative); n++ {
 		r.ps.at(n).acked = true
 		r.una, r.ps.lo = n+1, n+1
 	}
@@ -253,6 +254,9 @@ func (q *QP) askForResponse() {
 	r := &q.req
 	r.probedAt = q.e.now
 	w := r.wq(r.head)
+	if planted.Is(planted.NoReadProbe) {
+		return
+	}
 	c := q.e.ctl.next()
 	if c == nil || q.a.state != assocUp {
 		return

@@ -2,6 +2,7 @@ package metaroce
 
 import (
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/wire"
@@ -161,7 +162,7 @@ func (q *QP) cut(w *wqe, i uint64) uint32 {
 		return w.Length
 	}
 	//= MR-MSG-012
-	if rest := uint64(w.Length) - at; w.Op.IsWrite() && i > 0 && rest < tailMin {
+	if rest := uint64(w.Length) - at; w.Op.IsWrite() && i > 0 && rest < tailMin && !planted.Is(planted.ShortTail) {
 		return w.Length - tailMin
 	}
 	//= MR-WIRE-032
@@ -228,16 +229,19 @@ func (q *QP) mayNew() bool {
 			return false
 		}
 		//= MR-MSG-013
-		if w.Flags&transport.FlagFence != 0 && r.rdLow < w.rdBefore {
+		if planted.Is(planted.FenceWaitsForAckOnly) && w.Flags&transport.FlagFence != 0 {
+			return r.una == w.first
+		}
+		if w.Flags&transport.FlagFence != 0 && r.rdLow < w.rdBefore && !planted.Is(planted.NoFence) {
 			return false
 		}
 		//= MR-MSG-016
-		if w.Op.HasResponse() && w.rdno >= r.rdLow+r.maxRd {
+		if w.Op.HasResponse() && w.rdno >= r.rdLow+r.maxRd && (!planted.Is(planted.NoReadLimit) || w.rdno >= r.rdLow+rdMax) {
 			return false
 		}
 	}
 	//= MR-MSG-014
-	if r.atomics > 0 && w.Op.IsWrite() && q.overAtomic(w) {
+	if r.atomics > 0 && w.Op.IsWrite() && q.overAtomic(w) && !planted.Is(planted.NoAtomicFence) {
 		return false
 	}
 	//= MR-MSG-061
@@ -265,6 +269,9 @@ func (q *QP) overAtomic(w *wqe) bool {
 // pastLimit decides for a QP that the receive limit holds back: after a while it sends its next packet anyway, or a
 // lost limit would stop it for ever.
 func (q *QP) pastLimit() bool {
+	if planted.Is(planted.NoZeroWindowProbe) {
+		return false
+	}
 	r := &q.req
 	now := q.e.now
 	if r.blockedAt == 0 {
@@ -463,7 +470,11 @@ func (q *QP) complete() {
 			return
 		}
 		//= MR-MSG-001 MR-MSG-002
-		if r.una <= w.last || w.Op.HasResponse() && !w.answered {
+		if planted.Is(planted.ReadDoneOnAck) && w.Op == transport.OpRead && r.una > w.last {
+			w.answered = true
+		}
+		early := planted.Is(planted.CompleteOnLastAck) && w.last >= r.una && w.last < r.next && r.ps.at(w.last).acked
+		if r.una <= w.last && !early || w.Op.HasResponse() && !w.answered {
 			return
 		}
 		r.head++

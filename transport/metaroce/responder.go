@@ -2,6 +2,7 @@ package metaroce
 
 import (
 	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/wire"
@@ -112,6 +113,9 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 	//= MR-MSG-087 MR-ASC-073 MR-QP-002 MR-QP-003 MR-QP-004
 	if q == nil || q.a != a || q.state < StateRTR {
 		e.C.RefusedNoQP++
+		if planted.Is(planted.UnknownQPSilent) {
+			return
+		}
 		a.refuse(rp, h, p, wire.RefusalBlock{PSN: h.PSN, Code: wire.RefuseNoQP})
 		return
 	}
@@ -130,6 +134,12 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 	//= MR-MSG-045 MR-REL-052
 	case psn < s.exp:
 		e.C.DupPSN++
+		if planted.Is(planted.AtomicTwice) && waitsForTurn(h.Op) && h.Op != wire.OpRead {
+			q.plantAtomicAgain(h)
+		}
+		if planted.Is(planted.DuplicateNotAcked) {
+			return
+		}
 		a.accept(rp, h, p)
 		return
 	//= MR-REL-016 MR-REL-051
@@ -167,6 +177,9 @@ func (q *QP) answerFailed(a *assoc, rp *rxPath, h *wire.Header, p *pkt.Packet) {
 		a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseNoQP})
 		return
 	}
+	if planted.Is(planted.FatalRefusalOnce) && q.e.C.RefusedFatal > 0 {
+		return
+	}
 	//= MR-MSG-083
 	a.refuse(rp, h, p, q.fatalBlock()) // cumulative: right for PSNs before the failed one, too
 }
@@ -182,7 +195,7 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 	e, s := q.e, &q.rsp
 	n := uint32(len(payload))
 	//= MR-WIRE-023
-	x := slot{st: slotBusy, op: h.Op, addr: h.VA, rkey: h.RKey, n: n, off: h.Off, imm: h.Imm, inv: h.Inv, tail: h.Flags&wire.FlagTail != 0, se: h.SE}
+	x := slot{st: slotBusy, op: h.Op, addr: h.VA, rkey: h.RKey, n: n, off: h.Off, imm: h.Imm, inv: h.Inv, tail: h.Flags&wire.FlagTail != 0, se: h.SE && !planted.Is(planted.SolicitedLost)}
 	var recv *transport.RecvWR
 	takes := h.Op == wire.OpSend || h.Op == wire.OpSendImm || h.Op == wire.OpSendInv || h.Op == wire.OpWriteImm
 	if takes {
@@ -199,18 +212,25 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 	inTurn := psn == s.arr
 	write := h.Op == wire.OpWrite || h.Op == wire.OpWriteImm
 	//= MR-MSG-022
-	relaxed := write && n > 0 && h.Flags&wire.FlagAtomicPending == 0 && x.tail && !inTurn && e.host.RelaxedKey(q.owner, h.RKey)
-	hold := write && x.tail && !inTurn && !relaxed
+	relaxed := write && n > 0 && (h.Flags&wire.FlagAtomicPending == 0 || planted.Is(planted.RelaxedBypassesAtomic)) && x.tail && !inTurn && e.host.RelaxedKey(q.owner, h.RKey)
+	hold := write && x.tail && !inTurn && !relaxed && !planted.Is(planted.TailEarly)
 	if hold && n > 0 && x.code == 0 {
 		//= MR-MSG-027 MR-MSG-028
 		if x.buf = e.held.get(); x.buf == 0 {
 			e.C.HeldFull++
+			if planted.Is(planted.HeldFullAcked) {
+				a.accept(rp, h, p)
+				return
+			}
 			e.C.RefusedLater++
 			a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseLater})
 			return
 		}
 		copy(e.held.bytes(x.buf), payload)
 		e.C.HeldPackets++
+	}
+	if planted.Is(planted.InvalidateAtArrival) && h.Op == wire.OpSendInv {
+		e.invalidate(q, h.Inv)
 	}
 	j := e.out.job(jobRequest, q, a, rp, h, p)
 	j.psn = psn
@@ -283,7 +303,7 @@ func (q *QP) takeSend(x *slot, recv *transport.RecvWR, payload []byte, j *job, i
 	case recv.Fail != transport.OK:
 		x.code, x.status = wire.RefuseOp, recv.Fail
 	//= MR-MSG-053
-	case uint64(x.off)+uint64(x.n) > uint64(recv.Length):
+	case uint64(x.off)+uint64(x.n) > uint64(recv.Length) && !planted.Is(planted.ReceiveUnbounded):
 		x.code, x.status = wire.RefuseInvalid, transport.LocLenErr
 	case x.n == 0:
 	case inTurn && x.tail && x.off == 0 && x.n <= inlineMax:
@@ -306,7 +326,7 @@ func (q *QP) takeRead(x *slot, h *wire.Header) {
 		x.n = 8
 	}
 	//= MR-MSG-034
-	if s.waiting+s.nreads >= s.maxRd || h.Op == wire.OpRead && h.Len > 1<<31 {
+	if s.waiting+s.nreads >= s.maxRd || planted.Is(planted.KeptResultsCount) && s.waiting+s.nreads+int(s.resps.hi-s.resps.lo) >= s.maxRd || h.Op == wire.OpRead && h.Len > 1<<31 {
 		x.code = wire.RefuseInvalid
 		return
 	}
@@ -316,6 +336,9 @@ func (q *QP) takeRead(x *slot, h *wire.Header) {
 // bind gives receives to every unbound earlier send number first, then to ssn.
 func (q *QP) bind(ssn uint64) *transport.RecvWR {
 	s := &q.rsp
+	if planted.Is(planted.BindAtArrival) {
+		return q.plantBind(ssn)
+	}
 	//= MR-MSG-051 MR-MSG-052
 	for s.nbind <= ssn {
 		r := q.e.host.TakeRecv(q.owner)
@@ -336,7 +359,7 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 	if end < lo { // wraps around the address space: let the key check refuse it
 		check = false
 	}
-	if check && psn+1 < s.top {
+	if check && psn+1 < s.top && !planted.Is(planted.NoOverlapCheck) {
 		key, shift, skipped := x.rkey, uint64(0), false
 		for lo < end && j.nops < opsPerPacket-1 {
 			// the next piece that nothing later covers
@@ -344,7 +367,7 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 			for n := psn + 1; n < s.top; n++ {
 				y := s.slots.at(n)
 				//= MR-MSG-025
-				if !y.write || y.st != slotPlaced && y.st != slotBusy || y.buf != 0 {
+				if !y.write || (y.st != slotPlaced && y.st != slotBusy || y.buf != 0) && !planted.Is(planted.HeldCountsAsPlaced) {
 					continue
 				}
 				if y.rkey != key { // is it the same memory?

@@ -2,6 +2,7 @@ package metaroce
 
 import (
 	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/wire"
@@ -90,6 +91,9 @@ func (s *responder) putResp(e *Engine, p *respPkt) {
 	}
 	p.buf = 0
 	s.bufs--
+	if planted.Is(planted.ResponseLeak) {
+		return
+	}
 	e.resp.put(b)
 	for q := e.respWait.pop(); q != nil; q = e.respWait.pop() {
 		q.wake()
@@ -152,7 +156,7 @@ func (q *QP) fillResponse(j *txJob, op *transport.MemOp) {
 	j.n = int(p.length)
 	j.resp = p.buf
 	//= MR-MSG-071
-	if !p.sent && p.length > 0 {
+	if (!p.sent || planted.Is(planted.ReadResendRereads)) && p.length > 0 {
 		j.op = opWanted
 		op.Kind, op.Addr, op.RKey, op.Buf = transport.MemRead, p.addr, p.rkey, q.e.resp.bytes(p.buf)[:p.length]
 	}
@@ -208,7 +212,7 @@ func (q *QP) responseLost(n uint64) {
 	if p.out > 0 {
 		p.out--
 	}
-	if p.acked || p.out > 0 || p.queued {
+	if p.acked || p.out > 0 || p.queued || planted.Is(planted.ResponseLostForGood) {
 		return
 	}
 	p.queued = true
@@ -237,6 +241,9 @@ func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte
 	//= MR-MSG-074
 	if q == nil || q.a != a || q.state != StateRTS && q.state != StateSQD {
 		e.C.DropResponse++
+		if planted.Is(planted.DeadRequesterMute) {
+			return
+		}
 		a.accept(rp, h, p) // nobody wants it any more: the responder need not keep it
 		return
 	}

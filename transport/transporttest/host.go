@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/metaroce"
@@ -12,11 +13,11 @@ type host struct{ n *Node }
 
 // DMA implements transport.Host over the node's plain memory.
 func (h host) DMA(ops []transport.MemOp) {
-	var bad uint32
+	var bad []uint32 // chains that failed
 	for i := range ops {
 		op := &ops[i]
 		op.Err = transport.MemOK
-		if op.Chain != 0 && op.Chain == bad {
+		if slices.Contains(bad, op.Chain) {
 			op.Err = transport.MemSkipped
 			continue
 		}
@@ -25,7 +26,7 @@ func (h host) DMA(ops []transport.MemOp) {
 			h.n.After(op)
 		}
 		if op.Err != transport.MemOK && op.Chain != 0 {
-			bad = op.Chain
+			bad = append(bad, op.Chain)
 		}
 	}
 }

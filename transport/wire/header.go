@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/internal/serial"
 )
 
@@ -209,7 +210,7 @@ func Decode(b []byte, h *Header) (payload []byte, d Drop) {
 		return nil, DropPayload
 	}
 	//= MR-WIRE-052
-	if !sealed(b) {
+	if !sealed(b) && !planted.Is(planted.NoICRC) {
 		return nil, DropICRC
 	}
 	h.getExt(b[BTHLen+MPHLen : n])
