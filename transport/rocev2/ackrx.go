@@ -74,7 +74,8 @@ func (q *QP) before(psn uint64) bool {
 	return q.state != StateErr
 }
 
-// onSequenceNak goes back, once a round trip. Without progress it counts as a try.
+// onSequenceNak goes back, once a round trip. Without progress it is a try like a timeout, but counts no sooner than one:
+// in congestion there may be many in a row.
 func (q *QP) onSequenceNak(psn uint64) {
 	r := &q.req
 	was := r.una
@@ -86,11 +87,9 @@ func (q *QP) onSequenceNak(psn uint64) {
 			q.e.C.NaksIgnored++
 			return
 		}
-		if r.retries >= r.retryCnt {
-			q.failRequester(transport.RetryExcErr)
+		if r.timeout > 0 && q.e.now.Sub(r.triedAt) >= r.timeout && !q.tried() {
 			return
 		}
-		r.retries++
 	}
 	q.goBack()
 }

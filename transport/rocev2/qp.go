@@ -291,26 +291,32 @@ func (q *QP) RecvPosted(now mono.Time, _ uint32) {
 	}
 }
 
-// settlePlane puts the QP on its plane: by hash among those that are up and carry its packets, so that only QPs of a
-// plane that fails move, and come back with it.
-func (q *QP) settlePlane() {
-	if q.state < StateRTR {
-		return
-	}
+// choices lists the planes that are up and carry the QP's packets, by weight: the first is its own.
+func (q *QP) choices(order *[maxPlanes]int) (n int) {
 	e := q.e
-	var order [maxPlanes]int
-	n := 0
 	for i := range e.planes {
 		if !e.planes[i].up || q.typ == transport.RC && q.mtu+ib.MaxOverhead > e.cfg.Planes[i].PacketMax {
 			continue
 		}
-		k := n // insertion by weight, highest first
+		k := n
 		for ; k > 0 && q.weight(order[k-1]) < q.weight(i); k-- {
 			order[k] = order[k-1]
 		}
 		order[k] = i
 		n++
 	}
+	return n
+}
+
+// settlePlane puts the QP on its plane: by hash among those that are up, so that only QPs of a plane that fails move, and
+// come back with it.
+func (q *QP) settlePlane() {
+	if q.state < StateRTR {
+		return
+	}
+	e := q.e
+	var order [maxPlanes]int
+	n := q.choices(&order)
 	if n == 0 {
 		return // where it was: its packets are lost, and its timer tells
 	}
@@ -332,8 +338,24 @@ func (q *QP) settlePlane() {
 	q.wake()
 }
 
+// follow moves to the plane where the peer repeats itself: our answers seem not to reach it from ours.
+func (q *QP) follow(plane int) {
+	if plane == q.plane {
+		return
+	}
+	var order [maxPlanes]int
+	for i := range q.choices(&order) {
+		if order[i] == plane {
+			q.shift = i
+			q.settlePlane()
+			return
+		}
+	}
+}
+
+// weight is the same at both ends.
 func (q *QP) weight(plane int) uint64 {
-	x := uint64(q.qpn)<<32 ^ uint64(q.remoteQPN)<<8 ^ uint64(plane) ^ 0x9e3779b97f4a7c15
+	x := uint64(max(q.qpn, q.remoteQPN))<<32 ^ uint64(min(q.qpn, q.remoteQPN))<<8 ^ uint64(plane) ^ 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31

@@ -54,6 +54,7 @@ type rx struct {
 	jobs     []job
 	ops      []transport.MemOp
 	settling int // jobs below are settled
+	plane    int // that the packet came from
 }
 
 func (o *rx) init() {
@@ -129,6 +130,7 @@ func (e *Engine) receive(p *pkt.Packet) {
 		e.C.DropPeer++
 		return
 	}
+	e.in.plane = int(p.Plane)
 	if p.TOS&pkt.ECNMask == pkt.CE && len(payload) > 0 {
 		q.marked()
 	}

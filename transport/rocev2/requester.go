@@ -41,6 +41,7 @@ type requester struct {
 	backoff  uint8
 	since    mono.Time // of the last progress, or of the first request after idling
 	backAt   mono.Time // when it went back last
+	triedAt  mono.Time // of the last progress, or since when the present try lasts
 
 	unasked  int  // packets since an acknowledgement was asked for
 	ask      bool // ask with the next packet
@@ -201,7 +202,7 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 		}
 	}
 	if idle {
-		r.since = now
+		r.since, r.triedAt = now, now
 	}
 	if q.due == never {
 		q.retime()
@@ -307,7 +308,7 @@ func (q *QP) moveUna(to uint64) {
 	for r.rdHead < r.rdTail && r.rdEnd[r.rdHead%rdMax] < to {
 		r.rdHead++
 	}
-	r.since = q.e.now
+	r.since, r.triedAt = q.e.now, q.e.now
 	r.rnrUntil, r.rnrCnt, r.retries, r.backoff = 0, 0, 0, 0
 	q.timeouts = 0
 	q.complete()
@@ -438,11 +439,9 @@ func (q *QP) timedOut(d mono.Duration) {
 	r := &q.req
 	q.e.C.Timeouts++
 	if r.timeout > 0 && d >= r.timeout {
-		if r.retries >= r.retryCnt {
-			q.failRequester(transport.RetryExcErr)
+		if !q.tried() {
 			return
 		}
-		r.retries++
 	}
 	r.backoff = min(r.backoff+1, 30)
 	if q.timeouts++; q.timeouts >= timeoutsToMove && len(q.e.planes) > 1 {
@@ -450,6 +449,18 @@ func (q *QP) timedOut(d mono.Duration) {
 		q.settlePlane()
 	}
 	q.goBack()
+}
+
+// tried counts a try without progress. It reports false when it was the last one.
+func (q *QP) tried() bool {
+	r := &q.req
+	if r.retries >= r.retryCnt {
+		q.failRequester(transport.RetryExcErr)
+		return false
+	}
+	r.retries++
+	r.triedAt = q.e.now
+	return true
 }
 
 // measure takes in a round trip.

@@ -123,6 +123,7 @@ func (q *QP) beyond(psn uint64) {
 // duplicate answers a request that was executed before.
 func (q *QP) duplicate(h *ib.Header, psn uint64) {
 	e, s := q.e, &q.rsp
+	q.follow(e.in.plane)
 	if h.Op == ib.ReadRequest || h.Op == ib.CmpSwap || h.Op == ib.FetchAdd {
 		for n := s.oldest(); n < s.nres; n++ {
 			r := s.at(n)

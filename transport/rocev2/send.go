@@ -90,14 +90,14 @@ func (e *Engine) transmitPlane(plane int, b *pkt.Batch) {
 				q.retime()
 				break
 			}
+			if left == 0 {
+				p.ring.push(q)
+				break
+			}
 			if p.free > e.now.Add(p.ahead) || e.out.full(b) {
 				q.left = left
 				p.ring.pushFront(q)
 				return
-			}
-			if left == 0 {
-				p.ring.push(q)
-				break
 			}
 			q.send(kind, b)
 		}
