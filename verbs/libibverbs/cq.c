@@ -132,13 +132,6 @@ void mr_wait_acked(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *completed
 
 /* ---------------------------------------------------------------------------------------------------- rings */
 
-static uint32_t pow2(uint32_t n) {
-    uint32_t p = 1;
-    while (p < n)
-        p <<= 1;
-    return p;
-}
-
 static void use_ring(struct mr_ctx *ctx, struct mr_cq *cq, uint64_t off, uint64_t len, uint32_t entries) {
     cq->ring_off = off;
     cq->ring_len = len;
@@ -170,7 +163,7 @@ static struct mr_cq *make_cq(struct ibv_context *c, const struct cq_want *w) {
         err = EINVAL;
     if (err)
         return mr_null(err);
-    uint32_t entries = pow2((uint32_t)w->cqe);
+    uint32_t entries = mr_ring_size((uint32_t)w->cqe);
     uint64_t len = MR_RING_HDR + (uint64_t)entries * sizeof(struct mr_cqe), off = mr_arena_alloc(&ctx->arena, len);
     if (off)
         cq = calloc(1, sizeof *cq);
@@ -249,7 +242,7 @@ MR_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe) {
 
     if (err)
         return mr_err(err);
-    uint32_t entries = pow2((uint32_t)cqe);
+    uint32_t entries = mr_ring_size((uint32_t)cqe);
     uint64_t len = MR_RING_HDR + (uint64_t)entries * sizeof(struct mr_cqe), off = mr_arena_alloc(&ctx->arena, len);
     if (!off)
         return mr_err(ENOMEM);

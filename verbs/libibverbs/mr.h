@@ -36,6 +36,16 @@
 #define MR_EXPORT        __attribute__((visibility("default")))
 #define MR_HIDDEN_INLINE static inline __attribute__((always_inline))
 
+/* Entries of a ring for n. Not fewer than 16: over several paths an answer may be there before the acknowledgement of
+ * what it answers, so that a program's next request comes before it has polled the completion of the last one
+ * (perftest -e with a queue of one polls once and goes on). */
+MR_HIDDEN_INLINE uint32_t mr_ring_size(uint32_t n) {
+    uint32_t p = 16;
+    while (p < n)
+        p <<= 1;
+    return p;
+}
+
 #define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 /* ------------------------------------------------------------------------------------------- device list ---- */

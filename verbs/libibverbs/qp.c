@@ -32,13 +32,6 @@ static int table_set(struct mr_ctx *ctx, uint32_t qpn, struct mr_qp *qp) {
 
 /* --------------------------------------------------------------------------------------------------- queues */
 
-static uint32_t pow2(uint32_t n) {
-    uint32_t p = 1;
-    while (p < n)
-        p <<= 1;
-    return p;
-}
-
 static void wq_free(struct mr_ctx *ctx, struct mr_wq *q) {
     if (!q->ring)
         return;
@@ -53,7 +46,7 @@ static int wq_make(struct mr_ctx *ctx, struct mr_wq *q, uint32_t wr, uint32_t sg
     q->max_sge = sge;
     if (!wr)
         return 0;
-    uint32_t entries = pow2(wr);
+    uint32_t entries = mr_ring_size(wr);
     q->ring_len = MR_RING_HDR + (uint64_t)entries * stride;
     q->ring_off = mr_arena_alloc(&ctx->arena, q->ring_len);
     if (!q->ring_off)

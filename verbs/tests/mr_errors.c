@@ -13,7 +13,7 @@ const char *current;
 
 /* ---------------------------------------------------------------------------------------------------- the pair */
 
-const struct end_want usual = {.wr = 16, .sge = 4, .inline_bytes = 64, .cqe = 64, .len = LEN, .access = ALL_ACCESS};
+const struct end_want usual = {.wr = 64, .sge = 4, .inline_bytes = 64, .cqe = 64, .len = LEN, .access = ALL_ACCESS};
 const struct connect_attr impatient = {.timeout = 12, .retry_cnt = 2, .rnr_retry = 0, .min_rnr_timer = 1};
 const char *second;
 
