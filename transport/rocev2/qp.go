@@ -78,7 +78,7 @@ type QP struct {
 	flowLabel uint32
 	srcPort   uint16
 
-	plane    int // -1: none carries its packets
+	plane    int // -1: none carries packets of its MTU
 	shift    int // planes passed over, after timeouts
 	timeouts int // in a row
 
@@ -291,11 +291,11 @@ func (q *QP) RecvPosted(now mono.Time, _ uint32) {
 	}
 }
 
-// choices lists the planes that are up and carry the QP's packets, by weight: the first is its own.
-func (q *QP) choices(order *[maxPlanes]int) (n int) {
+// choices lists the planes that carry the QP's packets, and are up unless any will do, by weight: the first is its own.
+func (q *QP) choices(order *[maxPlanes]int, any bool) (n int) {
 	e := q.e
 	for i := range e.planes {
-		if !e.planes[i].up || q.typ == transport.RC && q.mtu+ib.MaxOverhead > e.cfg.Planes[i].PacketMax {
+		if !any && !e.planes[i].up || q.typ == transport.RC && q.mtu+ib.MaxOverhead > e.cfg.Planes[i].PacketMax {
 			continue
 		}
 		k := n
@@ -316,7 +316,10 @@ func (q *QP) settlePlane() {
 	}
 	e := q.e
 	var order [maxPlanes]int
-	n := q.choices(&order)
+	n := q.choices(&order, false)
+	if n == 0 && q.plane < 0 {
+		n = q.choices(&order, true)
+	}
 	if n == 0 {
 		return // where it was: its packets are lost, and its timer tells
 	}
@@ -344,7 +347,7 @@ func (q *QP) follow(plane int) {
 		return
 	}
 	var order [maxPlanes]int
-	for i := range q.choices(&order) {
+	for i := range q.choices(&order, false) {
 		if order[i] == plane {
 			q.shift = i
 			q.settlePlane()

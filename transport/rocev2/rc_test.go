@@ -470,3 +470,30 @@ func TestMarks(t *testing.T) {
 		t.Errorf("rate %v", r)
 	}
 }
+
+// TestNoPlane: an MTU that no plane carries fails what is posted; planes that are down at first do not.
+func TestNoPlane(t *testing.T) {
+	w := newWorld(config{link: usual(), planes: 2, engine: func(c *rocev2.Config) { c.Planes[0].PacketMax, c.Planes[1].PacketMax = 1100, 2100 }})
+	a, b := w.nodes[0], w.nodes[1]
+	p, _ := w.connect(a, b, options{mtu: 4096})
+	p.send(wr{op: transport.OpWrite, n: 8, key: 7})
+	if len(p.sends) != 1 || p.sends[0].status != transport.RetryExcErr {
+		t.Errorf("%+v", p.sends)
+	}
+	for range 8 {
+		if p, _ := w.connect(a, b, options{mtu: 2048}); p.Plane() != 1 {
+			t.Errorf("packets of 2048 on plane %d", p.Plane())
+		}
+	}
+	for i := range 2 {
+		a.e.SetPlane(w.now, i, false)
+		b.e.SetPlane(w.now, i, false)
+	}
+	p, _ = w.connect(a, b, options{mtu: 1024})
+	p.send(wr{op: transport.OpWrite, n: 8, key: 7})
+	for i := range 2 {
+		a.e.SetPlane(w.now, i, true)
+		b.e.SetPlane(w.now, i, true)
+	}
+	w.mustRun(t, second, func() bool { return len(p.sends) == 1 && p.sends[0].status == transport.OK })
+}

@@ -104,6 +104,8 @@ func (q *QP) Post(now mono.Time) {
 		q.refuse(w, transport.LocQPOpErr)
 	case w.Length > 1<<31:
 		q.refuse(w, transport.LocLenErr)
+	case q.plane < 0:
+		q.refuse(w, transport.RetryExcErr)
 	}
 	if w.Fail != transport.OK && r.stop > w.first {
 		r.stop, w.failed = w.first, w.Fail

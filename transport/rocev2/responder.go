@@ -334,7 +334,7 @@ func (q *QP) settleRequest(j *job, err transport.MemErr) {
 		q.enterFatal(j)
 		return
 	}
-	if j.ackReq {
+	if j.ackReq && !j.read { // their responses acknowledge them
 		s.ackDue = true
 		q.answerSoon()
 	}
