@@ -77,6 +77,7 @@ func (q *QP) checkUD(e *hostq.SQE, wr *transport.SendWR) transport.Status {
 		return transport.LocQPOpErr
 	}
 	wr.Dest = a.dest
+	//= MR-COEX-032
 	if wr.Dest.QPN, wr.Dest.QKey = qpn, qkey; qkey&qkeyOwn != 0 {
 		wr.Dest.QKey = q.attr.Qkey
 	}

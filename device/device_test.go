@@ -75,6 +75,7 @@ func TestMessages(t *testing.T) {
 			w.want(a, 5, transport.OK)
 			w.want(a, 6, transport.OK)
 			le := binary.LittleEndian
+			//= MR-VRB-008
 			if le.Uint64(a.ram.b[16:]) != 40 || le.Uint64(a.ram.b[24:]) != 42 || le.Uint64(b.ram.b[8:]) != 77 {
 				t.Error("atomics: wrong values")
 			}
@@ -88,10 +89,12 @@ func TestMessages(t *testing.T) {
 			if e.InlineLen > 0 {
 				got = e.Data[:e.InlineLen]
 			}
+			//= MR-VRB-002
 			if string(got) != "inline, unsignalled" {
 				t.Errorf("inline: %q", got)
 			}
 			w.step(1000)
+			//= MR-VRB-003
 			if e, ok := a.CQ.Poll(); ok {
 				t.Errorf("completion of an unsignalled request: %+v", e)
 			}
@@ -147,6 +150,7 @@ func TestBadRequests(t *testing.T) {
 				qa.SQ.PutSend(hostq.SQE{WRID: 3, Opcode: hostq.WRSend}, nil, a.sge(0, 8))
 				qa.SQ.Ring()
 				w.want(a, 2, c.want)
+				//= MR-VRB-003
 				w.want(a, 3, transport.WRFlushErr)
 				if a.state(qa) != device.Err {
 					t.Errorf("QP is %v", a.state(qa))
@@ -217,7 +221,7 @@ func TestKeys(t *testing.T) {
 	m := must(b.ctx.RegMR(&hostq.RegMR{PD: other, Addr: ramBase, IOVA: ramBase, Length: 64, Access: allRight}))(t)
 	qa.SQ.PutSend(hostq.SQE{WRID: 1, Opcode: hostq.WRWrite, RKey: m.Key(), RemoteAddr: ramBase}, nil, a.sge(0, 8))
 	qa.SQ.Ring()
-	//= MR-MSG-020
+	//= MR-MSG-020 MR-VRB-022
 	w.want(a, 1, transport.RemAccessErr)
 }
 

@@ -95,6 +95,7 @@ func (d *dmaState) fail(chain uint32) {
 // queueDMA adds the segments of operation i to the batch, or sets its Err.
 func (n *NIC) queueDMA(q *QP, ops []transport.MemOp, i int) {
 	d, op := &n.dma, &ops[i]
+	//= MR-VRB-005
 	if len(op.Buf) == 0 { // InfiniBand: nothing to move, nothing to check
 		return
 	}
@@ -153,6 +154,7 @@ func (n *NIC) queueList(q *QP, op *transport.MemOp, i int, list []transport.SGE,
 			continue
 		}
 		k := min(uint64(s.Length)-off, uint64(len(buf)))
+		//= MR-VRB-022
 		addr, ok := q.localAddr(s.LKey, need, s.Addr+off, uint32(k))
 		if !ok {
 			n.dropFrom(mark)
@@ -171,7 +173,7 @@ func (n *NIC) queueList(q *QP, op *transport.MemOp, i int, list []transport.SGE,
 // remoteAddr checks a key that a peer named.
 func (q *QP) remoteAddr(rkey, need uint32, addr uint64, n uint32) (uint64, bool) {
 	m := q.ctx.nic.keys.get(rkey)
-	//= MR-MSG-020
+	//= MR-MSG-020 MR-VRB-020 MR-VRB-022
 	if q.access&need != need || m == nil || m.pd != q.pd || m.access&need != need {
 		return 0, false
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/metaroce"
+	"github.com/metaroce/metaroce/transport/wire"
 )
 
 // mrEngine and mrQP fit the MetaRoCE engine to the device's seam.
@@ -50,7 +51,13 @@ func (e mrEngine) CountersJSON() any {
 	m := map[string]any{}
 	v := reflect.ValueOf(&e.C).Elem()
 	for i := range v.NumField() {
-		m["mroce_engine_"+snake(v.Type().Field(i).Name)+"_total"] = v.Field(i).Interface()
+		if v.Field(i).Kind() == reflect.Uint64 {
+			m["mroce_engine_"+snake(v.Type().Field(i).Name)+"_total"] = v.Field(i).Interface()
+		}
+	}
+	//= MR-CNT-003 MR-GEN-004
+	for i, n := range e.C.Drop[1:] {
+		m["mroce_engine_drop_"+strings.ReplaceAll(wire.Drop(i+1).String(), "-", "_")+"_total"] = n
 	}
 	return m
 }

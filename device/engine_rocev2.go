@@ -99,10 +99,8 @@ func (e ibEngine) CountersJSON() any {
 			m["mroce_rocev2_"+snake(v.Type().Field(i).Name)+"_total"] = v.Field(i).Interface()
 		}
 	}
-	for i, n := range e.C.Drop {
-		if name := ib.Drop(i).String(); name != "" {
-			m["mroce_rocev2_drop_"+strings.NewReplacer(" ", "_", "-", "_").Replace(name)+"_total"] = n
-		}
+	for i, n := range e.C.Drop[1:] {
+		m["mroce_rocev2_drop_"+strings.ReplaceAll(ib.Drop(i+1).String(), "-", "_")+"_total"] = n
 	}
 	return m
 }

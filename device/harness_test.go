@@ -197,13 +197,15 @@ type world struct {
 	ports []*devicetest.Wire
 }
 
-func newWorld(t testing.TB, double bool) *world {
+func newWorld(t testing.TB, double bool) *world { return newWorldOf(t, double, device.Auto) }
+
+func newWorldOf(t testing.TB, double bool, policy device.Policy) *world {
 	nets := devicetest.NewNet()
 	w := &world{now: 1e9}
 	x, y := devicetest.NewWire(4300)
 	w.ports = []*devicetest.Wire{x, y}
 	for i, port := range w.ports {
-		c := device.Config{Name: string(rune('a'+i)) + "/mr0", Dev: "mr0", Seed: uint64(i + 1), Instance: 1, Ports: []device.Port{port},
+		c := device.Config{Name: string(rune('a'+i)) + "/mr0", Dev: "mr0", Seed: uint64(i + 1), Instance: 1, Ports: []device.Port{port}, Transport: policy,
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}}
 		if double {
 			c.NewEngine = nets.New

@@ -125,6 +125,7 @@ func (m *mux) HandlePackets(now mono.Time, ps []pkt.Packet) {
 			m.mr.HandlePackets(now, ps[:n])
 			heard = true
 		default:
+			//= MR-COEX-002
 			m.C.DropMetaRoCE += uint64(n)
 		}
 		ps = ps[n:]
@@ -134,6 +135,7 @@ func (m *mux) HandlePackets(now mono.Time, ps []pkt.Packet) {
 	}
 }
 
+// = MR-COEX-001
 func isRoCEv2(p *pkt.Packet) bool { return len(p.Data) == 0 || p.Data[0] < metaroceOps }
 
 // listen looks at RoCEv2 packets for connections that may have to follow their peer.
@@ -149,6 +151,7 @@ func (m *mux) listen(now mono.Time, ps []pkt.Packet) {
 			continue
 		}
 		m.close(q)
+		//= MR-COEX-024
 		if q.side == sideMR && q.untouched() {
 			m.C.FallbacksPeer++
 			q.move(now, sideIB)
@@ -194,6 +197,7 @@ func (m *mux) decide(now mono.Time) {
 		case answered:
 			m.speaks(now, i)
 			i--
+		//= MR-COEX-022 MR-COEX-023
 		case tries > silentTries && !m.spoke[w.remote] && len(m.spoke) < peersMost:
 			m.fallBack(now, w)
 		}
@@ -218,19 +222,25 @@ func (m *mux) fallBack(now mono.Time, w *waiting) {
 func (m *mux) speaks(now mono.Time, i int) {
 	w := m.open[i]
 	m.open = append(m.open[:i], m.open[i+1:]...)
-	delete(m.silent, w.remote)
-	if len(m.spoke) < peersMost {
-		m.spoke[w.remote] = true
-	}
+	m.noteSpoke(w.remote)
 	for _, q := range w.qps {
 		q.open = false
 		switch {
 		case q.side == sideMR:
 			q.owner.more()
+		//= MR-COEX-025 MR-COEX-026
 		case q.untouched():
 			m.C.Returns++
 			q.move(now, sideMR)
 		}
+	}
+}
+
+// noteSpoke remembers that a peer speaks MetaRoCE: its silence will never take a connection to RoCEv2.
+func (m *mux) noteSpoke(peer netip.Addr) {
+	delete(m.silent, peer)
+	if len(m.spoke) < peersMost {
+		m.spoke[peer] = true
 	}
 }
 
@@ -329,15 +339,18 @@ func (m *mux) PathsJSON() any {
 // choose says where an RC connection begins, and whether that may still change.
 func (m *mux) choose(now mono.Time, a *RTRAttr) (s side, open bool) {
 	switch {
+	//= MR-COEX-020
 	case m.policy == OnlyRoCEv2:
 		return sideIB, false
 	case m.policy == OnlyMetaRoCE, m.ask == nil, m.spoke[a.RemoteAddr], slices.Contains(m.own, a.RemoteAddr):
 		return sideMR, false
 	}
 	if answered, _ := m.ask.Heard(a.LocalAddr, a.RemoteAddr); answered {
+		m.noteSpoke(a.RemoteAddr)
 		return sideMR, false
 	}
 	if at, ok := m.silent[a.RemoteAddr]; ok {
+		//= MR-COEX-027
 		if now.Sub(at) < silentFor {
 			return sideIB, true
 		}

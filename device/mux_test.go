@@ -240,6 +240,7 @@ func TestMuxSpeaks(t *testing.T) {
 	b := newBench(t, Auto)
 	q := b.qp()
 	q.post(2)
+	//= MR-COEX-021
 	q.is(b.mr, 0)
 	b.mr.tries, b.mr.answered = 3, true
 	b.step()
@@ -272,6 +273,7 @@ func TestMuxSilent(t *testing.T) {
 	b.step()
 	q.is(b.mr, 3)
 	r.is(b.ib, 1)
+	//= MR-COEX-022 MR-COEX-026
 	if b.m.C.Fallbacks != 1 || b.m.C.Returns != 1 || b.m.on != [2]int{1, 1} || len(b.m.open) != 0 {
 		t.Errorf("%+v %v %d", b.m.C, b.m.on, len(b.m.open))
 	}
@@ -312,6 +314,7 @@ func TestMuxFollows(t *testing.T) {
 			}
 			b.m.HandlePackets(b.now, []pkt.Packet{p})
 			b.step()
+			//= MR-COEX-024
 			if c.moves {
 				q.is(b.ib, 1)
 			} else {
@@ -402,6 +405,7 @@ func TestMuxPolicies(t *testing.T) {
 	q.post(1)
 	q.is(b.ib, 1)
 	b.m.HandlePackets(b.now, []pkt.Packet{{Data: []byte{0xc0}}, q.packet(ib.SendOnly, 0xfffff0)})
+	//= MR-COEX-002 MR-COEX-020
 	if b.m.C.DropMetaRoCE != 1 || b.ib.packets != 1 {
 		t.Errorf("%+v", b.m.C)
 	}
@@ -420,6 +424,7 @@ func TestMuxShares(t *testing.T) {
 	b := newBench(t, Auto)
 	ps := []pkt.Packet{{Data: []byte{0xc0}}, {Data: []byte{0xff}}, {Data: []byte{0x64}}, {}, {Data: []byte{0xc1}}, {Data: []byte{0x81}}}
 	b.m.HandlePackets(1, ps)
+	//= MR-COEX-001
 	if b.mr.packets != 3 || b.ib.packets != 3 {
 		t.Error(b.mr.packets, b.ib.packets)
 	}

@@ -34,6 +34,7 @@ type muxQP struct {
 func (m *mux) CreateQP(qpn uint32, c EngineQPConfig) EngineQP {
 	q := &muxQP{m: m, qpn: qpn, cfg: c, owner: c.Owner.(*QP)}
 	s := sideMR
+	//= MR-COEX-020
 	if c.Type != transport.RC || m.mr == nil {
 		s = sideIB
 	}
@@ -88,6 +89,7 @@ func (q *muxQP) move(now mono.Time, to side) {
 // and it is alive.
 func (q *muxQP) untouched() bool {
 	o := q.owner
+	//= MR-COEX-025
 	return o.state >= RTR && o.state <= SQD && o.sq.idx-o.sqOut == q.sqBase && o.rq.idx == q.rqBase
 }
 
@@ -128,6 +130,12 @@ func (q *muxQP) ToRTS(now mono.Time, a RTSAttr) {
 // ToSQD implements EngineQP.
 func (q *muxQP) ToSQD() { q.eng.ToSQD() }
 
+// Drained reports whether nothing that was begun is outstanding.
+func (q *muxQP) Drained() bool {
+	e, ok := q.eng.(interface{ Drained() bool })
+	return ok && e.Drained()
+}
+
 // Resume implements EngineQP.
 func (q *muxQP) Resume(now mono.Time) { q.eng.Resume(now) }
 
@@ -161,6 +169,7 @@ func (q *muxQP) Destroy(now mono.Time) {
 
 // NextWR implements EngineQP. An undecided QP takes nothing: it stays in the program's queue.
 func (q *muxQP) NextWR() *transport.SendWR {
+	//= MR-COEX-021
 	if q.open && q.side == sideMR {
 		return nil
 	}

@@ -156,7 +156,7 @@ func (c *Context) unbind(w *queue) {
 // newQPN hands out numbers in order, so that a number comes back as late as possible.
 func (n *NIC) newQPN() uint32 {
 	for {
-		//= MR-QP-006
+		//= MR-QP-006 MR-COEX-003
 		n.lastQPN++
 		if n.lastQPN >= 0xFFFFFF {
 			n.lastQPN = 0x11

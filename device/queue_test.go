@@ -78,6 +78,7 @@ func TestEvents(t *testing.T) {
 	}
 	b.CQ.Arm(hostq.ArmSolicited)
 	send(0)
+	//= MR-VRB-007
 	want("not solicited", 1)
 	send(hostq.SendSolicited)
 	want("solicited", 2)
@@ -99,6 +100,7 @@ func TestEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.want(b, 99, transport.WRFlushErr)
+	//= MR-VRB-007
 	want("an error counts as solicited", 4)
 	if _, err := b.ctx.DestroyQP(qb.Handle()); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package device_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/metaroce/metaroce/device"
@@ -12,9 +13,13 @@ import (
 
 // TestSpecDrained: the event comes once, when what was begun is complete, although more is posted; then the QP goes on.
 func TestSpecDrained(t *testing.T) {
-	for _, double := range []bool{true, false} {
-		w := newWorld(t, double)
+	for i, policy := range []device.Policy{0, device.Auto, device.OnlyRoCEv2} {
+		double := i == 0
+		w := newWorldOf(t, double, policy)
 		a, b, qa, _ := w.pair(t)
+		qa.SQ.PutSend(hostq.SQE{WRID: 99, Opcode: hostq.WRWrite, Flags: hostq.SendSignaled, RKey: b.mr.Key(), RemoteAddr: ramBase}, nil, a.sge(0, 8))
+		qa.SQ.Ring()
+		w.want(a, 99, transport.OK) // the peers know each other
 		const n = 40
 		for i := range n {
 			qa.SQ.PutSend(hostq.SQE{WRID: uint64(i), Opcode: hostq.WRWrite, Flags: hostq.SendSignaled, RKey: b.mr.Key(), RemoteAddr: ramBase}, nil, a.sge(0, 100_000))
@@ -38,11 +43,11 @@ func TestSpecDrained(t *testing.T) {
 		drain()
 		//= MR-QP-010
 		if len(a.ev.async) != 1 || a.ev.async[0].Type != 5 || a.ev.async[0].Cookie != 0x9b {
-			t.Errorf("double=%v: %d of %d done, events %+v", double, done, n, a.ev.async)
+			t.Errorf("%v: %d of %d done, events %+v", policy, done, n, a.ev.async)
 		}
 		var r hostq.ModifyQP
 		if err := a.ctx.QueryQP(qa.Handle(), &r); err != nil || r.SQDraining != 0 {
-			t.Errorf("double=%v: %v, draining %d", double, err, r.SQDraining)
+			t.Errorf("%v: %v, draining %d", policy, err, r.SQDraining)
 		}
 		m = attr(qa.Handle(), device.RTS, a.nic.Addrs()[0], 0)
 		m.Mask = 1
@@ -52,7 +57,7 @@ func TestSpecDrained(t *testing.T) {
 		drain()
 		//= MR-QP-011
 		if done != n || len(a.ev.async) != 1 {
-			t.Errorf("double=%v: %d of %d done at last, events %+v", double, done, n, a.ev.async)
+			t.Errorf("%v: %d of %d done at last, events %+v", policy, done, n, a.ev.async)
 		}
 	}
 }
@@ -64,7 +69,7 @@ func TestSpecNumbers(t *testing.T) {
 	seen := map[uint32]bool{}
 	for range 300 {
 		q := must(a.ctx.CreateQP(&hostq.CreateQP{PD: a.pd, Type: 2, SendCQ: a.cq, RecvCQ: a.cq}))(t)
-		//= MR-QP-006
+		//= MR-QP-006 MR-COEX-003
 		if n := q.QPN(); n < 2 || n >= 0xFFFFFF || seen[n] {
 			t.Fatalf("number %#x", n)
 		}
@@ -122,4 +127,64 @@ func TestSpecAsync(t *testing.T) {
 		w.want(b, 1, c.recv)
 		w.want(b, 2, transport.WRFlushErr)
 	}
+}
+
+// TestSpecLists: a message is its list, piece after piece; what has no length is not there.
+func TestSpecLists(t *testing.T) {
+	for _, double := range []bool{true, false} {
+		w := newWorld(t, double)
+		a, b, qa, qb := w.pair(t)
+		for i := range 10_000 {
+			a.ram.b[i], a.ram.b[20_000+i] = byte(i), byte(3*i)
+		}
+		nothing := hostq.SGE{Addr: 5, Length: 0, LKey: 12345}
+		want := append(append([]byte(nil), a.ram.b[20_000:20_007]...), a.ram.b[100:5100]...)
+		qb.RQ.PutRecv(1, b.sge(300_000, 3000), nothing, b.sge(400_000, 4000))
+		qb.RQ.Ring()
+		qa.SQ.PutSend(hostq.SQE{WRID: 2, Opcode: hostq.WRSend}, nil, a.sge(20_000, 7), nothing, a.sge(100, 5000))
+		qa.SQ.Ring()
+		//= MR-VRB-001 MR-VRB-004
+		if e := w.want(b, 1, transport.OK); e.ByteLen != 5007 || e.SrcQP != qa.QPN() || e.Opcode != 128 {
+			t.Errorf("%+v", e)
+		}
+		if got := append(append([]byte(nil), b.ram.b[300_000:303_000]...), b.ram.b[400_000:402_007]...); !bytes.Equal(got, want) {
+			t.Error("other bytes")
+		}
+		qb.RQ.PutRecv(3)
+		qb.RQ.Ring()
+		qa.SQ.PutSend(hostq.SQE{WRID: 4, Opcode: hostq.WRWriteImm, Imm: 7, RKey: b.mr.Key(), RemoteAddr: ramBase}, nil, a.sge(0, 9000))
+		qa.SQ.Ring()
+		//= MR-VRB-004
+		if e := w.want(b, 3, transport.OK); e.ByteLen != 9000 || e.Opcode != 129 || e.Imm != 7 {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// TestSpecRights: the QP has to grant an operation, too; bytes go only where the program may write.
+func TestSpecRights(t *testing.T) {
+	for _, op := range []uint8{hostq.WRWrite, hostq.WRRead, hostq.WRFetchAdd} {
+		w := newWorld(t, false)
+		a, b, qa, qb := w.pair(t)
+		m := attr(qb.Handle(), device.RTS, a.nic.Addrs()[0], 0)
+		m.Mask, m.QPAccessFlags = 1|1<<3, 0
+		if err := b.ctx.ModifyQP(w.now, m); err != nil {
+			t.Fatal(err)
+		}
+		qa.SQ.PutSend(hostq.SQE{WRID: 1, Opcode: op, RKey: b.mr.Key(), RemoteAddr: ramBase}, nil, a.sge(0, 8))
+		qa.SQ.Ring()
+		//= MR-VRB-020
+		w.want(a, 1, transport.RemInvReqErr)
+	}
+	w := newWorld(t, false)
+	a, b, qa, qb := w.pair(t)
+	ro := must(b.ctx.RegMR(&hostq.RegMR{PD: b.pd, Addr: ramBase, IOVA: ramBase, Length: 64, Access: 0}))(t)
+	qb.RQ.PutRecv(1, hostq.SGE{Addr: ramBase, Length: 64, LKey: ro.Key()})
+	qb.RQ.Ring()
+	qa.SQ.PutSend(hostq.SQE{WRID: 2, Opcode: hostq.WRSend}, nil, a.sge(0, 8))
+	qa.SQ.Ring()
+	//= MR-VRB-021 MR-QP-032
+	w.want(b, 1, transport.LocProtErr)
+	//= MR-VRB-021
+	w.want(a, 2, transport.RemOpErr)
 }

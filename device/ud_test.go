@@ -108,6 +108,7 @@ func TestUDMessages(t *testing.T) {
 		}
 	}
 	// The QP's own Q_Key, inline data, and nobody there: nothing happens.
+	//= MR-COEX-032
 	e := to(50, hostq.WRSend, ah, qb.QPN(), 1<<31|5)
 	e.Flags |= hostq.SendInline
 	receive(qb, 150, b.sge(4096, 2000))
@@ -143,6 +144,7 @@ func TestUDBadRequests(t *testing.T) {
 			e := to(1, hostq.WRSend, a.ah(b.nic.Addrs()[0]), qb.QPN(), testQkey)
 			c.change(a, &e)
 			post(qa, e, nil, a.sge(0, c.n))
+			//= MR-COEX-030
 			w.want(a, 1, c.want)
 		})
 	}

@@ -24,6 +24,7 @@ func (q *QP) fetchSend(i uint32, wr *transport.SendWR) bool {
 	}
 	wr.Fail = q.checkSend(&e, n, wr)
 	if q.typ == transport.UD && wr.Fail == transport.OK {
+		//= MR-COEX-030
 		if wr.Fail = q.checkUD(&e, wr); wr.Fail == transport.OK && wr.Length > uint32(mtus[q.ctx.nic.cfg.activeMTU()-1]) {
 			wr.Fail = transport.LocLenErr
 		}
@@ -47,6 +48,7 @@ func (q *QP) checkSend(e *hostq.SQE, n int, wr *transport.SendWR) transport.Stat
 	switch {
 	case !known(wr.Op), e.Flags&^knownFlags != 0:
 		return transport.LocQPOpErr
+	//= MR-VRB-009
 	case wr.Op.HasResponse() && (e.Flags&hostq.SendInline != 0 || q.attr.MaxRdAtomic == 0):
 		return transport.LocQPOpErr
 	}
@@ -57,6 +59,7 @@ func (q *QP) checkSend(e *hostq.SQE, n int, wr *transport.SendWR) transport.Stat
 		if e.InlineLen > q.maxInline {
 			return transport.LocLenErr
 		}
+		//= MR-VRB-002
 		if wr.Inline = q.sq.ring.SendPayload(wr.Slot, e.InlineLen); wr.Inline == nil {
 			return transport.LocLenErr
 		}
@@ -82,6 +85,7 @@ func (q *QP) checkSend(e *hostq.SQE, n int, wr *transport.SendWR) transport.Stat
 func (q *QP) checkList(list []hostq.SGE, need uint32, out []transport.SGE) ([]transport.SGE, uint32, transport.Status) {
 	var total uint64
 	for _, s := range list {
+		//= MR-VRB-001
 		if s.Length == 0 {
 			continue
 		}
@@ -99,6 +103,7 @@ func (q *QP) checkList(list []hostq.SGE, need uint32, out []transport.SGE) ([]tr
 // localAddr translates a piece of the QP's own memory.
 func (q *QP) localAddr(lkey, need uint32, addr uint64, n uint32) (uint64, bool) {
 	m := q.ctx.nic.keys.get(lkey)
+	//= MR-VRB-021
 	if m == nil || m.pd != q.pd || m.access&need != need {
 		return 0, false
 	}
@@ -160,6 +165,7 @@ func (n *NIC) SendDone(owner any, wr *transport.SendWR, s transport.Status) {
 	if q.sqOut > 0 {
 		q.sqOut--
 	}
+	//= MR-VRB-003
 	if s != transport.OK || wr.Flags&transport.FlagSignaled != 0 {
 		q.complete(wr.ID, wr.Slot, wr.Op, wr.Length, s)
 	}
@@ -243,6 +249,7 @@ func (n *NIC) RecvDone(owner any, r *transport.RecvWR, i transport.RecvInfo) {
 	q := owner.(*QP)
 	e := hostq.CQE{WRID: r.ID, QPN: q.qpn, Status: uint8(i.Status), Opcode: wcRecv, Slot: r.Slot}
 	if i.Status == transport.OK {
+		//= MR-VRB-004
 		e.ByteLen, e.SrcQP = i.Length, i.SrcQP
 	}
 	switch i.Op {
@@ -266,6 +273,7 @@ func (n *NIC) RecvDone(owner any, r *transport.RecvWR, i transport.RecvInfo) {
 		e.InlineLen = uint16(copy(e.Data[:], i.Inline))
 	}
 	q.freeRecv = append(q.freeRecv, r)
+	//= MR-VRB-007
 	q.recvCQ.push(&e, i.Solicited || i.Status != transport.OK)
 }
 

@@ -32,6 +32,64 @@ func TestNothingIsStale(t *testing.T) {
 	}
 }
 
+// TestEverythingIsShown: every header is drawn in a chapter, every registry is listed with what is free in it.
+func TestEverythingIsShown(t *testing.T) {
+	f := repoFormats(t)
+	paths, err := filepath.Glob(filepath.Join(repo, "spec/*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]bool{}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range placeRE.FindAllSubmatch(text, -1) {
+			shown[string(m[1])] = true
+		}
+	}
+	for _, list := range [][]Header{f.Headers, f.RoCE} {
+		for i := range list {
+			if !shown["bits "+list[i].Name] {
+				t.Errorf("header %s is drawn nowhere", list[i].Name)
+			}
+		}
+	}
+	for _, e := range f.allEnums() {
+		if !shown["registry "+e.Name] {
+			t.Errorf("registry %s is listed nowhere", e.Name)
+		}
+	}
+}
+
+// TestRegistry: what is given out, what is free, what is for experiments.
+func TestRegistry(t *testing.T) {
+	e := &Enum{Range: []int{0, 0x10}, Trial: []int{8, 9}, Values: []Value{{Wire: "B", Value: 5}, {Wire: "A", Value: 1}, {Wire: "C", Value: 6}}}
+	var b strings.Builder
+	registryPart(&b, e)
+	want := []string{"0x00 | free", "0x01 A |", "0x02–0x04 | free", "0x05 B |", "0x06 C |", "0x07 | free", "0x08–0x09 | for experiments", "0x0A–0x10 | free"}
+	lines := strings.Split(strings.TrimSpace(b.String()), "\n")[2:]
+	for i, l := range lines {
+		var cells []string
+		for _, c := range strings.Split(l, "|") {
+			if c = strings.TrimSpace(c); c != "" {
+				cells = append(cells, c)
+			}
+		}
+		got := cells[0] + " | " + cells[len(cells)-1]
+		if len(cells) == 2 && i < len(want) && strings.HasSuffix(want[i], "|") {
+			got = cells[0] + " " + cells[1] + " |"
+		}
+		if i >= len(want) || got != want[i] {
+			t.Errorf("line %d: %q of %q", i, got, l)
+		}
+	}
+	if len(lines) != len(want) {
+		t.Errorf("%d lines, want %d", len(lines), len(want))
+	}
+}
+
 // TestVectorsFollowFormats finds every field of every golden vector in its packet by formats.yaml alone.
 func TestVectorsFollowFormats(t *testing.T) {
 	f := repoFormats(t)

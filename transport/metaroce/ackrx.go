@@ -43,7 +43,7 @@ func (a *assoc) onAck(p *pkt.Packet, h *wire.Header, payload []byte) {
 		case wire.BlockQP:
 			var b wire.QPBlock
 			r.QP(&b)
-			//= MR-REL-033 MR-MSG-096
+			//= MR-REL-033 MR-MSG-096 MR-SEC-006
 			if q := e.qps[b.QPN]; q != nil && q.a == a && !q.before(h.TS) && (q.state == StateRTS || q.state == StateSQD) {
 				q.onLimit(b.Limit)
 			}
@@ -106,6 +106,7 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 	}
 	//= MR-WIRE-075 MR-MSG-090
 	if f.Code.Reaction() == wire.Fail {
+		//= MR-SEC-006
 		if fq := e.qps[f.QPN]; fq != nil && fq.a == a && !fq.before(ts) {
 			fq.onFailed(f)
 		}

@@ -116,7 +116,7 @@ func (q *QP) runChain() {
 				break
 			}
 			j := job{op: int32(len(o.ops))}
-			//= MR-MSG-022 MR-MSG-023 MR-MSG-024
+			//= MR-MSG-022 MR-MSG-023 MR-MSG-024 MR-VRB-031
 			if x.st == slotHeld && x.n > 0 {
 				q.place(&j, x, psn, e.held.bytes(x.buf)[:x.n], q.qpn, !planted.Is(planted.NoOverlapCheckAtCommit))
 			} else if x.st == slotQueued && x.op != wire.OpRead {
@@ -205,7 +205,7 @@ func (q *QP) step(c *chainStep) bool {
 	*x = slot{}
 	s.exp++
 	s.slots.lo = s.exp
-	//= MR-MSG-051
+	//= MR-MSG-051 MR-VRB-030
 	if y.tail && takesRecv(y.op) {
 		q.completeRecv(&y)
 	}
@@ -282,6 +282,7 @@ func (q *QP) completeRecv(x *slot) {
 	for s.bound.lo < s.bound.hi && *s.bound.at(s.bound.lo) == nil {
 		s.bound.lo++
 	}
+	//= MR-VRB-004
 	info := transport.RecvInfo{Op: transport.OpSend, Length: x.off + x.n, SrcQP: q.remoteQPN, Solicited: x.se, Inline: x.inline}
 	if planted.Is(planted.LengthOfLastPacket) {
 		info.Length = x.n

@@ -239,7 +239,7 @@ func (e *Engine) assocFor(local, remote netip.Addr, mine bool) *assoc {
 	if a := e.byAddr[key]; a != nil {
 		return a
 	}
-	//= MR-ASC-061 MR-GEN-003
+	//= MR-ASC-061 MR-GEN-003 MR-SEC-004
 	if len(e.assocs) >= maxAssocs && !(mine && e.evict()) {
 		return nil
 	}

@@ -94,6 +94,7 @@ func (e *Engine) meanRTT() mono.Duration {
 // sent notes that an association sends to the port. Those without a QP of ours do not count: strangers must not make
 // others' shares small.
 func (p *portRx) sent(a *assoc, plane int) {
+	//= MR-SEC-003
 	if a.users > 0 && !a.sends[plane] {
 		a.sends[plane] = true
 		p.senders = append(p.senders, a)

@@ -279,6 +279,7 @@ func (e *Engine) onProbeAck(a *assoc, p *pkt.Packet, h *wire.Header, payload []b
 		return
 	}
 	if pr.Kind == wire.ProbeQP {
+		//= MR-SEC-006
 		if q := e.qps[pr.PeerQPN]; q != nil && q.a == a && q.remoteQPN == pr.QPN && !q.before(h.TS) {
 			q.onProbeAnswer(&pr)
 		}
@@ -292,7 +293,7 @@ func (e *Engine) onProbeAck(a *assoc, p *pkt.Packet, h *wire.Header, payload []b
 
 // sendStale tells a sender that we do not know its tag; rate-limited, never longer than what it answers.
 func (e *Engine) sendStale(p *pkt.Packet, h *wire.Header) {
-	//= MR-ASC-040 MR-ASC-041
+	//= MR-ASC-040 MR-ASC-041 MR-SEC-005
 	if e.now < e.ctl.staleAt || len(p.Data) < wire.MinPacket+8 {
 		return
 	}

@@ -138,6 +138,7 @@ func (q *QP) Post(now mono.Time) {
 	if idle {
 		r.since = q.e.now
 	}
+	//= MR-VRB-009
 	if w.Op.HasResponse() && r.maxRd == 0 && w.Fail == transport.OK { // it could never go
 		w.Fail = transport.LocQPOpErr
 	}

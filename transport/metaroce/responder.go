@@ -289,7 +289,7 @@ func (q *QP) takeWrite(x *slot, h *wire.Header, payload []byte, j *job, hold, re
 	}
 	//= MR-MSG-026
 	x.write = !relaxed
-	//= MR-MSG-020 MR-MSG-021 MR-MSG-022
+	//= MR-MSG-020 MR-MSG-021 MR-MSG-022 MR-VRB-005
 	if !hold && len(payload) > 0 {
 		q.place(j, x, j.psn, payload, chain, !relaxed)
 	}
@@ -325,7 +325,7 @@ func (q *QP) takeRead(x *slot, h *wire.Header) {
 	if h.Op != wire.OpRead {
 		x.n = 8
 	}
-	//= MR-MSG-034
+	//= MR-MSG-034 MR-VRB-006
 	if s.waiting+s.nreads >= s.maxRd || planted.Is(planted.KeptResultsCount) && s.waiting+s.nreads+int(s.resps.hi-s.resps.lo) >= s.maxRd || h.Op == wire.OpRead && h.Len > 1<<31 {
 		x.code = wire.RefuseInvalid
 		return

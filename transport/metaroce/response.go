@@ -238,7 +238,7 @@ func (q *QP) responseMemoryGone(n uint64, err transport.MemErr) {
 // onResponse handles a READ or atomic response at the requester.
 func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet) {
 	q := e.qps[h.DestQP]
-	//= MR-MSG-074
+	//= MR-MSG-074 MR-SEC-006
 	if q == nil || q.a != a || q.state != StateRTS && q.state != StateSQD {
 		e.C.DropResponse++
 		if planted.Is(planted.DeadRequesterMute) {
@@ -280,6 +280,7 @@ func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte
 	j := e.out.job(jobResponse, q, a, rp, h, p)
 	j.psn, j.rd = n, rd
 	switch {
+	//= MR-VRB-008
 	case h.Op == wire.OpAtomicResp && w.Op.IsAtomic() && h.ReadOff == 0:
 		for i := range 8 {
 			j.scratch[i] = byte(h.Result >> (8 * i)) // as the processor stores it

@@ -291,7 +291,7 @@ func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 		j.op = int32(t.nops)
 		t.nops++
 	}
-	//= MR-WIRE-002 MR-WIRE-005
+	//= MR-WIRE-002 MR-WIRE-005 MR-COEX-040
 	out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(p.pl.idx), a.local, a.remote, p.srcPort, q.tos|pkt.ECT0
 	e.newRec(p, q, kind, psn, j.hdrLen+j.n+wire.ICRCLen)
 	j.rec = p.pl.tail

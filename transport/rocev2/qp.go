@@ -176,6 +176,12 @@ func (q *QP) ToSQD() {
 	}
 }
 
+// Drained reports whether nothing that was begun is outstanding.
+func (q *QP) Drained() bool {
+	r := &q.req
+	return r.head == r.tail || q.typ == transport.RC && r.wq(r.head).first >= r.max
+}
+
 // Resume leaves SQD.
 func (q *QP) Resume(now mono.Time) {
 	q.e.tick(now)

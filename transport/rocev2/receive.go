@@ -92,6 +92,7 @@ func (e *Engine) HandlePackets(now mono.Time, ps []pkt.Packet) {
 func (e *Engine) receive(p *pkt.Packet) {
 	var h ib.Header
 	payload, d := ib.Decode(p.Data, &h)
+	//= MR-COEX-011
 	if d == ib.Accepted && !e.sum.Good(p) {
 		d = ib.DropICRC
 	}

@@ -54,6 +54,7 @@ func (q *QP) fillDatagram(j *txJob, op *transport.MemOp) {
 	}
 	r.next++
 	p.Src, p.Dst, p.TOS, p.TTL, p.FlowLabel = d.Local, d.Remote, d.TOS&^pkt.ECNMask, d.HopLimit, d.FlowLabel&0xfffff
+	//= MR-COEX-034
 	p.SrcPort = q.srcPort
 	if d.FlowLabel != 0 {
 		p.SrcPort = sourcePort(p.FlowLabel, 0, 0)
@@ -85,6 +86,7 @@ func (e *Engine) onMulticast(p *pkt.Packet, h *ib.Header, payload []byte) {
 		e.C.DropQPN++
 		return
 	}
+	//= MR-COEX-035
 	g := e.groups[p.Dst]
 	if len(g) == 0 {
 		e.C.DropGroup++
@@ -103,6 +105,7 @@ func (e *Engine) onDatagram(q *QP, p *pkt.Packet, h *ib.Header, payload []byte) 
 	case q.state < StateRTR || q.state == StateErr:
 		e.C.DropState++
 		return
+	//= MR-COEX-031
 	case h.QKey != q.qkey:
 		e.C.DropQKey++
 		return
@@ -126,6 +129,7 @@ func (e *Engine) onDatagram(q *QP, p *pkt.Packet, h *ib.Header, payload []byte) 
 		j.status = transport.LocLenErr
 		return
 	}
+	//= MR-COEX-033
 	ib.PutGRH(j.grh[:], p)
 	*e.in.op(j) = transport.MemOp{Kind: transport.MemScatter, QP: q.owner, Recv: recv, Buf: j.grh[:]}
 	if len(payload) > 0 {

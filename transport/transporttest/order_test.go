@@ -41,6 +41,7 @@ func TestFlagAfterData(t *testing.T) {
 				}
 				seen = g
 				for i := range uint64(size) {
+					//= MR-VRB-031
 					if int8(b.Mem[i]-g) < 0 {
 						t.Fatalf("flag %d is visible, byte %d is still %d", g, i, b.Mem[i])
 					}

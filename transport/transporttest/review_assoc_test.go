@@ -154,6 +154,7 @@ func TestTooManyStrangers(t *testing.T) {
 		t.Errorf("%d associations", n)
 	}
 	q := f.n.NewQP(QPOptions{})
+	//= MR-SEC-004
 	if !q.ToRTR(f.w.Now, metaroce.RTRAttr{Local: f.n.Addr, Remote: netip.MustParseAddr("10.0.9.9"), RemoteQPN: 5, PathMTU: 1024}) {
 		t.Error("no room for a QP")
 	}

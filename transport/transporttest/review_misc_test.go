@@ -38,6 +38,7 @@ func TestEmptyMessages(t *testing.T) {
 			t.Fatalf("seed %d: %d of %d, %d of %d\n%s\n%s", seed, len(p.Sends), n, len(q.Received), recvs, p.Dump(), q.Dump())
 		}
 		for i, c := range p.Sends {
+			//= MR-VRB-005
 			if c.Status != transport.OK || c.ID != uint64(i) {
 				t.Errorf("seed %d: %+v", seed, c)
 			}
@@ -147,6 +148,7 @@ func TestLargestMessage(t *testing.T) {
 				break
 			}
 		}
+		//= MR-VRB-006
 		if len(v.done) != 1 || v.done[0] != transport.OK {
 			t.Errorf("%v: %v %s", op, v.done, q.Dump())
 		}

@@ -103,6 +103,7 @@ func TestReadWithoutDepth(t *testing.T) {
 	w := New(Config{Seed: 1, Planes: 2, Link: usual()})
 	p, _ := w.Connect(w.Nodes[0], w.Nodes[1], QPOptions{Rd: -1})
 	p.Send(WR{Op: transport.OpRead, N: 10, Key: 7})
+	//= MR-VRB-009
 	if !w.RunUntil(second, func() bool { return len(p.Sends) == 1 }) || p.Sends[0].Status != transport.LocQPOpErr {
 		t.Errorf("%v %s", p.Sends, p.Dump())
 	}

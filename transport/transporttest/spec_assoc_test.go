@@ -250,7 +250,7 @@ func TestSpecStale(t *testing.T) {
 		p := f.packet(wire.Header{Op: wire.OpSend, Tag: 0x5555, DestQP: 0x100, Flags: wire.FlagTail}, bytesOf(1, 20))
 		for _, x := range f.deliver(p) {
 			stale++
-			//= MR-ASC-040 MR-ASC-041
+			//= MR-ASC-040 MR-ASC-041 MR-SEC-005
 			if tag, d := wire.DecodeStale(x.Payload); x.Op != wire.OpStale || d != 0 || tag != 0x5555 || len(x.Data) > len(p.Data) {
 				t.Fatalf("answered %v", x)
 			}

@@ -326,6 +326,7 @@ func TestSpecProbe(t *testing.T) {
 		if a.Kind != pr.Kind || a.Plane != pr.Plane || a.ID != pr.ID || a.QPN != pr.QPN || a.PeerQPN != pr.PeerQPN || a.ReadNo != pr.ReadNo {
 			t.Errorf("%+v is answered by %+v", pr, a)
 		}
+		//= MR-SEC-005
 		if len(xs[0].Payload) != wire.ProbeLen {
 			t.Errorf("%d bytes", len(xs[0].Payload))
 		}

@@ -229,3 +229,28 @@ func TestSpecForgets(t *testing.T) {
 		}
 	}
 }
+
+// TestSpecLongRead: 2^31 bytes are the most.
+func TestSpecLongRead(t *testing.T) {
+	for n, want := range map[uint32]string{1 << 31: "ack", 1<<31 + 1: "INVALID"} {
+		f, q := receiver(t, Config{Seed: 8})
+		f.n.Keys[8] = Key{0, 1 << 40, true, true, true, false}
+		f.n.Fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemRead }
+		p := f.read(q, 0, 0, 8, n)
+		//= MR-VRB-006
+		f.want("READ", f.deliver(p), p, want)
+	}
+}
+
+// TestSpecTrafficClass: data packets have the DSCP of their QP and can be marked.
+func TestSpecTrafficClass(t *testing.T) {
+	f := newForge(t, Config{Seed: 9})
+	q := f.n.NewQP(QPOptions{})
+	q.ToRTR(f.w.Now, metaroce.RTRAttr{Local: f.n.Addr, Remote: f.addr, RemoteQPN: peerQPN, PathMTU: 4096, MaxDestRdAtomic: 4, TrafficClass: 0xB9})
+	q.ToRTS(f.w.Now, metaroce.RTSAttr{Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 4})
+	q.Send(WR{Op: transport.OpWrite, N: 8})
+	//= MR-COEX-040
+	if xs := data(f.collect()); len(xs) != 1 || xs[0].TOS != 0xB8|2 {
+		t.Errorf("type of service %#x", xs[0].TOS)
+	}
+}

@@ -35,7 +35,7 @@ func TestSpecMatching(t *testing.T) {
 	for i, p := range ps {
 		xs := f.deliver(p)
 		f.want("ahead of its turn", xs, p, "ack")
-		//= MR-MSG-051 MR-MSG-030
+		//= MR-MSG-051 MR-MSG-030 MR-VRB-030
 		if len(q.Received) != 0 {
 			t.Fatalf("after packet %d: received %+v", i, q.Received)
 		}

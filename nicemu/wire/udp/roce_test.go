@@ -45,6 +45,7 @@ func TestPlainRoCE(t *testing.T) {
 			return 0, unix.EAGAIN
 		}
 		for i := range m { // each is a datagram of its own, with the ICRC apart
+			//= MR-COEX-012
 			if m[i].hdr.Iovlen != 2 {
 				t.Errorf("%d pieces", m[i].hdr.Iovlen)
 			}

@@ -187,6 +187,7 @@ func (p *Port) sendRun(from, n int) (settled int, full bool) {
 
 func (m *message) begin(q *pkt.Packet, to *rawAddr) {
 	m.to, m.tos = *to, q.TOS
+	//= MR-COEX-012
 	m.segment, m.closed = len(q.Data), plainRoCE(q)
 	m.packets, m.bytes = 1, len(q.Data)
 }

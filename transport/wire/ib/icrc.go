@@ -65,6 +65,7 @@ func (s *Summer) sum(p *pkt.Packet) (c uint32, ok bool) {
 	udp[6], udp[7] = 0xff, 0xff
 	n += udpLen
 	b := p.Data[:len(p.Data)-ICRCLen]
+	//= MR-COEX-010
 	k := copy(h[n:chunk], b)
 	h[n+offECN] = 0xff
 	c = crc32.Update(0, crc32.IEEETable, h[:n+k])

@@ -52,6 +52,7 @@ func TestGoldenPackets(t *testing.T) {
 			p := vector{v.Name, v.IP, v.UDP, v.Hex, ""}.packet(t)
 			var h Header
 			payload, d := Decode(p.Data, &h)
+			//= MR-COEX-010 MR-COEX-011
 			if d != Accepted || !s.Good(p) {
 				t.Errorf("%s: %v, ICRC %v", v.Name, d, s.Good(p))
 				continue
