@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"unsafe"
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
@@ -143,5 +144,14 @@ func BenchmarkPacket(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// TestStateSize keeps an eye on the bytes that a QP costs, without its ring of work requests.
+func TestStateSize(t *testing.T) {
+	n := unsafe.Sizeof(rocev2.QP{})
+	t.Logf("a QP takes %d bytes", n)
+	if n > 2048 {
+		t.Errorf("a QP takes %d bytes", n)
 	}
 }

@@ -21,6 +21,7 @@ type mix struct {
 	w     *world
 	r     *rng.Source
 	flows []*flow
+	each  func() // called in each step
 }
 
 type flow struct {
@@ -29,7 +30,6 @@ type flow struct {
 	posted  int
 	model   []byte // what q's window has to hold
 	added   uint64
-	swapped uint64
 	recvs   []expect
 	reads   []readBack
 	ops     []transport.Op
@@ -57,8 +57,8 @@ const (
 	maxLen     = 12_000
 )
 
-func newMix(seed uint64, l link.Spec, pairs int, o options, engine func(*rocev2.Config)) *mix {
-	m := &mix{w: newWorld(config{seed: seed, link: l, memory: (2*pairs + 1) * areaSize, engine: engine}), r: rng.New(seed, "mix")}
+func newMix(seed uint64, l link.Spec, planes, pairs int, o options, engine func(*rocev2.Config)) *mix {
+	m := &mix{w: newWorld(config{seed: seed, link: l, planes: planes, memory: (2*pairs + 1) * areaSize, engine: engine}), r: rng.New(seed, "mix")}
 	for _, n := range m.w.nodes {
 		for i := 0; i < len(n.mem); i += 8 {
 			binary.LittleEndian.PutUint64(n.mem[i:], m.r.Uint64())
@@ -132,6 +132,9 @@ func (m *mix) run(t *testing.T, rnr bool) {
 	t.Helper()
 	given := make([]int, len(m.flows))
 	done := func() bool {
+		if m.each != nil {
+			m.each()
+		}
 		all := true
 		for i, f := range m.flows {
 			if f.posted < opsPerFlow && f.posted-len(f.p.sends) < 12 {
@@ -237,7 +240,7 @@ func TestMix(t *testing.T) {
 					if name != "clean" {
 						o.timeout = 14
 					}
-					m := newMix(seed, l, 2, o, func(c *rocev2.Config) {
+					m := newMix(seed, l, 1, 2, o, func(c *rocev2.Config) {
 						c.RTOMin = 100 * mono.Microsecond
 						c.NAKOnce = seed%2 == 0
 						if seed%4 == 3 {
@@ -256,12 +259,52 @@ func TestSameTrace(t *testing.T) {
 	l := usual()
 	l.Loss, l.Reorder, l.Duplicate = 0.02, 0.01, 0.02
 	one := func() (uint64, uint64) {
-		m := newMix(5, l, 2, options{mtu: 1024}, nil)
+		m := newMix(5, l, 1, 2, options{mtu: 1024}, nil)
 		m.run(t, true)
 		return m.w.hash, m.w.wire
 	}
 	h1, n1 := one()
 	if h2, n2 := one(); h1 != h2 || n1 != n2 {
 		t.Errorf("%x of %d packets, %x of %d", h1, n1, h2, n2)
+	}
+}
+
+// TestMixPlanes: planes go down and up all the time, announced to both ends, to one, or to none.
+func TestMixPlanes(t *testing.T) {
+	for seed := range uint64(8) {
+		l := usual()
+		l.Loss = 0.005
+		m := newMix(seed, l, 3, 3, options{mtu: 1024, rd: 4, timeout: 12}, func(c *rocev2.Config) { c.RTOMin = 50 * mono.Microsecond })
+		w := m.w
+		down, next := -1, w.now
+		tell := func(up bool) {
+			for _, n := range w.nodes {
+				if up || m.r.Chance(0.6) {
+					n.e.SetPlane(w.now, down, up)
+				}
+			}
+		}
+		m.each = func() {
+			if w.now < next {
+				return
+			}
+			next = w.now.Add(mono.Duration(m.r.IntN(300_000)))
+			if down >= 0 {
+				w.setLink(0, 1, down, l)
+				w.setLink(1, 0, down, l)
+				tell(true)
+				down = -1
+				return
+			}
+			down = m.r.IntN(3)
+			x := l
+			x.Down = true
+			w.setLink(0, 1, down, x)
+			if m.r.Chance(0.7) {
+				w.setLink(1, 0, down, x)
+			}
+			tell(false)
+		}
+		m.run(t, seed%2 == 0)
 	}
 }

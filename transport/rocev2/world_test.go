@@ -38,7 +38,6 @@ type world struct {
 	links [][][]*hop // [src][dst][plane]
 	hash  uint64
 	wire  uint64
-	bytes [3]uint64                                     // delivered to each of the first nodes
 	tap   func(src, dst, plane int, p *pkt.Packet) bool // false: the packet is lost
 }
 
@@ -234,9 +233,6 @@ func (n *node) receive(src, plane int, h *hop) {
 
 func (w *world) note(src, dst, plane int, p *pkt.Packet) {
 	w.wire++
-	if dst < len(w.bytes) {
-		w.bytes[dst] += uint64(len(p.Data))
-	}
 	x := w.hash ^ uint64(w.now) ^ uint64(src<<16|dst<<8|plane)<<40
 	w.hash = (x ^ uint64(crc32.ChecksumIEEE(p.Data))) * 0x100000001b3
 }
