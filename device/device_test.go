@@ -209,6 +209,7 @@ func TestKeys(t *testing.T) {
 	seen := map[uint32]bool{}
 	for range 5000 {
 		m := must(b.ctx.RegMR(&hostq.RegMR{PD: b.pd, Addr: ramBase, IOVA: ramBase, Length: 64, Access: allRight}))(t)
+		//= MR-SEC-002
 		if seen[m.Key()] || m.Key() == 0 {
 			t.Fatalf("key %#x came back", m.Key())
 		}

@@ -100,6 +100,7 @@ func (t *keyTable) put(m *MR) bool {
 	i := t.free[t.head]
 	t.head = (t.head + 1) % len(t.free)
 	t.n--
+	//= MR-SEC-002
 	t.gen[i] = (t.gen[i] + 1) & (1<<keyGenBits - 1)
 	if (i^t.scramble)<<keyGenBits|uint32(t.gen[i]) == 0 { // 0 is no key
 		t.gen[i] = 1

@@ -39,7 +39,8 @@ type requirement struct {
 // must reports whether somebody has to do it, and so has to be shown doing it.
 func (r *requirement) must() bool { return strings.HasPrefix(r.Level, "MUST") }
 
-func (r *requirement) cited() bool { return len(r.Code)+len(r.Tests) > 0 }
+// proven reports whether there is both who does it and who shows it.
+func (r *requirement) proven() bool { return len(r.Code) > 0 && len(r.Tests) > 0 }
 
 // makeIndex returns the index and everything that is wrong with requirements and citations.
 func makeIndex(root string) (string, []byte, error) {
@@ -54,8 +55,15 @@ func makeIndex(root string) (string, []byte, error) {
 	list := make([]*requirement, 0, len(reqs))
 	for _, id := range sortedKeys(reqs) {
 		r := reqs[id]
-		if r.must() && !r.cited() && r.Except == "" {
-			errs = append(errs, fmt.Errorf("%s: %s is a %s that no code and no test cites; see %s", r.Chapter, id, r.Level, exceptionsName))
+		if r.must() && !r.proven() && r.Except == "" {
+			lacks := "no code and no test cites"
+			switch {
+			case len(r.Code) > 0:
+				lacks = "no test cites"
+			case len(r.Tests) > 0:
+				lacks = "no code cites"
+			}
+			errs = append(errs, fmt.Errorf("%s: %s is a %s that %s; see %s", r.Chapter, id, r.Level, lacks, exceptionsName))
 		}
 		list = append(list, r)
 	}
@@ -214,9 +222,9 @@ func except(root string, reqs map[string]*requirement) (errs []error) {
 				errs = append(errs, fmt.Errorf("%s: %s does not exist", exceptionsName, id))
 			case r.Except != "":
 				errs = append(errs, fmt.Errorf("%s: %s is there twice", exceptionsName, id))
-			case r.cited() && reason != notCitedYet:
+			case r.proven() && reason != notCitedYet:
 				errs = append(errs, fmt.Errorf("%s: %s is cited, so it is no exception (%s)", exceptionsName, id, reason))
-			case !r.cited(): // "not cited yet" ends by itself
+			case !r.proven(): // "not cited yet" ends by itself
 				r.Except = reason
 			}
 		}
@@ -245,7 +253,7 @@ func prune(root string) error {
 			under = strings.TrimSuffix(line, ":") == notCitedYet
 		}
 		id := idRE.FindString(line)
-		if r := reqs[id]; under && id != "" && (r == nil || r.cited()) {
+		if r := reqs[id]; under && id != "" && (r == nil || r.proven()) {
 			continue
 		}
 		out = append(out, line)

@@ -3,7 +3,7 @@
 //	specgen         write what is generated from spec/wire/formats.yaml, and the index
 //	specgen -index  write spec/requirements.json only: from the chapters and the citations in the sources
 //	specgen -prune  take requirements that are cited by now off the list "not cited yet" in spec/exceptions.yaml
-//	specgen -check  write nothing; fail when something is stale, cited and unknown, or required and cited nowhere
+//	specgen -check  write nothing; fail when something is stale, cited and unknown, or required and not cited by both code and a test
 package main
 
 import (

@@ -321,7 +321,9 @@ func TestIndexErrors(t *testing.T) {
 		"unreadable citation":     {all, chapter, "//= MR-AB-1\n", []string{"cannot be read"}},
 		"unknown exception":       {all + "x: [MR-AB-010]\n", chapter, "", []string{"MR-AB-010 does not exist"}},
 		"exception twice":         {all + "x: [MR-AB-001]\n", chapter, "", []string{"MR-AB-001 is there twice"}},
-		"exception that is cited": {all, chapter, "//= MR-AB-002\n", []string{"MR-AB-002 is cited"}},
+		"exception that is cited": {all, chapter, "//= MR-AB-002\n//= MR-AB-002 test\n", []string{"MR-AB-002 is cited"}},
+		"code without a test":     {none, chapter, "//= MR-AB-001\n", []string{"MR-AB-001 is a MUST that no test cites"}},
+		"test without code":       {none, chapter, "//= MR-AB-001 test\n", []string{"MR-AB-001 is a MUST that no code cites"}},
 		"id twice":                {all, chapter + "\n**[MR-AB-001]** It MUST not be twice.\n", "", []string{"already in"}},
 		"no level":                {all, chapter + "\n**[MR-AB-005]** It should matter.\n", "", []string{"MR-AB-005 has no MUST"}},
 	} {
@@ -339,7 +341,7 @@ func TestPrune(t *testing.T) {
 	root := write(t, map[string]string{
 		"spec/01-a.md":         chapter,
 		"spec/exceptions.yaml": "# head\nlater slice:\n  - MR-AB-002\nnot cited yet:\n  - MR-AB-001\n  - MR-AB-003\n",
-		"a.go":                 "//= MR-AB-001\n",
+		"a.go":                 "//= MR-AB-001\n//= MR-AB-001 test\n",
 	})
 	if err := run(options{root: root, prune: true}); err != nil {
 		t.Fatal(err)

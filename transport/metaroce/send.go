@@ -257,6 +257,7 @@ func (pl *planeTx) path(i int) *txPath {
 func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 	e, a := q.e, q.a
 	t := &e.out.tx
+	//= MR-ASC-071
 	if e.rnd.Chance(e.cfg.SeqSkip) {
 		p.skipped, p.hasSkip = p.next, true
 		p.next++ // a number that never was: who acknowledges it is making it up
