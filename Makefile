@@ -37,7 +37,7 @@ test-all: ## make test and every full suite (long); MR_TEST_RESUME=1 goes on whe
 test-interop: ## RoCEv2 with a peer nobody here wrote: soft-RoCE of Debian's kernel in a QEMU machine, both directions, with loss
 	@bash ci/deps.sh test
 	@$(MAKE) -s build
-	@ci/run.sh full_interop
+	@ci/run.sh interop
 
 bench: ## throughput and latency beside TCP on the same machine; table on the screen, JSON in build/bench.json
 	@bash ci/deps.sh test

@@ -122,12 +122,10 @@ job_live() {
 }
 
 # Soft-RoCE of a Linux kernel in a VM as the peer.
-interop() {
+job_interop() {
     [ -x build/bin/nicemu ] || absent "build/bin/nicemu"
-    MR_INTEROP=$1 gotest -tags interop -count=1 -timeout 30m ./tests/interop
+    gotest -tags interop -count=1 -timeout 30m ./tests/interop
 }
-job_interop() { interop smoke; }
-job_full_interop() { interop full; }
 
 # rdma-core's own tests. Most skips there are for other vendors and for what our NIC does not offer yet; the floor below
 # is what it does offer.

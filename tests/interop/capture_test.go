@@ -33,10 +33,16 @@ type capture struct {
 	done chan struct{}
 }
 
-// captureStart returns when packets are being captured.
+// captureStart returns when packets are being captured. The file of a test that fails stays in build/interop; MR_INTEROP_KEEP=1
+// keeps all.
 func captureStart(t testing.TB, m *machine) *capture {
 	t.Helper()
 	c := &capture{file: filepath.Join(t.TempDir(), "vm0.pcap"), done: make(chan struct{})}
+	t.Cleanup(func() {
+		if t.Failed() || os.Getenv("MR_INTEROP_KEEP") == "1" {
+			c.keep(t)
+		}
+	})
 	c.cmd = exec.Command("ip", "netns", "exec", m.netns, "dumpcap", "-P", "-i", "vm0", "-w", c.file, "-B", "32", "-f", fmt.Sprintf("udp port %d", rocePort), "-a", "duration:600")
 	c.cmd.Stderr = &c.errs
 	if err := c.cmd.Start(); err != nil {
@@ -53,6 +59,15 @@ func captureStart(t testing.TB, m *machine) *capture {
 		}
 	}
 	return c
+}
+
+func (c *capture) keep(t testing.TB) {
+	text, err := os.ReadFile(c.file)
+	to := filepath.Join("../../build/interop", strings.NewReplacer("/", ".", " ", "_").Replace(t.Name())+".pcap")
+	if err == nil {
+		err = os.WriteFile(to, text, 0o644)
+	}
+	t.Logf("the capture: %s (%v)", to, err)
 }
 
 func (c *capture) end() {
@@ -207,6 +222,12 @@ func (c *capture) verify(t testing.TB) seen {
 	return all
 }
 
+// guesses are the dissectors that recognise a protocol inside RDMA by its bytes; perftest's are of none.
+var guesses = []string{
+	"eth_over_ib", "mellanox_eoib", "rpcrdma_infiniband", "smb_direct_infiniband", "smcr_infiniband", "sdp_infiniband", "iser_infiniband",
+	"lnet_ib", "fc_infiniband",
+}
+
 // dissect lets tshark read the capture: each packet is InfiniBand to it, and none malformed.
 func (c *capture) dissect(t testing.TB, all seen) {
 	t.Helper()
@@ -216,7 +237,11 @@ func (c *capture) dissect(t testing.TB, all seen) {
 			total += n
 		}
 	}
-	out, err := exec.Command("tshark", "-n", "-r", c.file, "-T", "fields", "-e", "infiniband.bth.opcode", "-e", "infiniband.invariant.crc", "-e", "_ws.malformed").Output()
+	args := []string{"-n", "-r", c.file, "-T", "fields", "-e", "infiniband.bth.opcode", "-e", "infiniband.invariant.crc", "-e", "_ws.malformed"}
+	for _, h := range guesses {
+		args = append(args, "--disable-heuristic", h)
+	}
+	out, err := exec.Command("tshark", args...).Output()
 	if err != nil {
 		t.Fatalf("tshark: %v", err)
 	}

@@ -64,7 +64,8 @@ func on(t testing.TB, s side, limit time.Duration, program ...string) string {
 var nextPort atomic.Int32 // each run has a TCP port of its own: one just closed may still be in TIME_WAIT
 
 // pair runs a program as server on one side and as client on the other; both must succeed. The arguments are followed by
-// each side's own: port, device, GID, and for the client the server's address.
+// each side's own: port, device, GID, and for the client the server's address. Only the GIDs are of IPv6 then: the programs' TCP
+// knows IPv4.
 func pair(t testing.TB, limit time.Duration, server, client side, v6 bool, program ...string) (serverOut, clientOut string) {
 	t.Helper()
 	port := fmt.Sprint(18600 + int(nextPort.Add(1))%2000)
@@ -73,15 +74,11 @@ func pair(t testing.TB, limit time.Duration, server, client side, v6 bool, progr
 		if strings.HasPrefix(program[0], "ibv_") {
 			return append(all, "-p", port, "-d", s.device(), "-g", s.gid(v6))
 		}
-		all = append(all, "-F", "-p", port, "-d", s.device(), "-x", s.gid(v6))
-		if v6 {
-			all = append(all, "--ipv6")
-		}
-		return all
+		return append(all, "-F", "-p", port, "-d", s.device(), "-x", s.gid(v6))
 	}
 	s := server.start(t, limit, args(server)...)
 	listening(t, server, port, s)
-	c := client.start(t, limit, append(args(client), server.addr(v6))...)
+	c := client.start(t, limit, append(args(client), server.addr(false))...)
 	clientOut = c.wait(t)
 	if t.Failed() {
 		s.stop() // it may wait for a client that failed
