@@ -186,33 +186,38 @@ func (f *Formats) check() error {
 		}
 	}
 	for _, e := range f.allEnums() {
-		once("enum " + e.Name)
-		if len(e.Range) != 0 && len(e.Range) != 2 || len(e.Trial) != 0 && len(e.Trial) != 2 {
-			bad("%s: a range has two ends", e.Name)
-			e.Range, e.Trial = nil, nil
+		f.checkEnum(e, once, bad)
+	}
+	return errors.Join(errs...)
+}
+
+// checkEnum does the same for a registry.
+func (f *Formats) checkEnum(e *Enum, once func(string), bad func(string, ...any)) {
+	once("enum " + e.Name)
+	if len(e.Range) != 0 && len(e.Range) != 2 || len(e.Trial) != 0 && len(e.Trial) != 2 {
+		bad("%s: a range has two ends", e.Name)
+		e.Range, e.Trial = nil, nil
+	}
+	values := map[int]string{}
+	for _, v := range e.Values {
+		once(e.Prefix + v.Name)
+		if old, dup := values[v.Value]; dup {
+			bad("%s: %s and %s are both %#x", e.Name, old, v.Name, v.Value)
 		}
-		values := map[int]string{}
-		for _, v := range e.Values {
-			once(e.Prefix + v.Name)
-			if old, dup := values[v.Value]; dup {
-				bad("%s: %s and %s are both %#x", e.Name, old, v.Name, v.Value)
-			}
-			values[v.Value] = v.Name
-			if v.Value < 0 || v.Value > 255 {
-				bad("%s.%s: %#x does not fit 8 bits", e.Name, v.Name, v.Value)
-			}
-			if e.within(e.Trial, v.Value) || len(e.Range) > 0 && !e.within(e.Range, v.Value) {
-				bad("%s.%s: %#x is not to be given out", e.Name, v.Name, v.Value)
-			}
-			if e.Flags && v.Value&(v.Value-1) != 0 {
-				bad("%s.%s: %#x is not one bit", e.Name, v.Name, v.Value)
-			}
-			for _, h := range v.Headers {
-				if f.header(h) == nil {
-					bad("%s.%s: no header %q", e.Name, v.Name, h)
-				}
+		values[v.Value] = v.Name
+		if v.Value < 0 || v.Value > 255 {
+			bad("%s.%s: %#x does not fit 8 bits", e.Name, v.Name, v.Value)
+		}
+		if e.within(e.Trial, v.Value) || len(e.Range) > 0 && !e.within(e.Range, v.Value) {
+			bad("%s.%s: %#x is not to be given out", e.Name, v.Name, v.Value)
+		}
+		if e.Flags && v.Value&(v.Value-1) != 0 {
+			bad("%s.%s: %#x is not one bit", e.Name, v.Name, v.Value)
+		}
+		for _, h := range v.Headers {
+			if f.header(h) == nil {
+				bad("%s.%s: no header %q", e.Name, v.Name, h)
 			}
 		}
 	}
-	return errors.Join(errs...)
 }

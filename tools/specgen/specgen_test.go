@@ -196,6 +196,9 @@ func TestFormatsErrors(t *testing.T) {
 		"value too big":  {"enums: [{name: E, prefix: E, values: [{name: A, value: 256}]}]", "does not fit"},
 		"not one bit":    {"enums: [{name: E, prefix: E, flags: true, values: [{name: A, value: 3}]}]", "not one bit"},
 		"no such header": {"opcodes: {name: O, prefix: O, values: [{name: A, value: 3, headers: [NOPE]}]}", `no header "NOPE"`},
+		"an experiment":  {"enums: [{name: E, prefix: E, range: [0, 9], experiments: [5, 6], values: [{name: A, value: 5}]}]", "not to be given out"},
+		"out of range":   {"enums: [{name: E, prefix: E, range: [2, 9], values: [{name: A, value: 1}]}]", "not to be given out"},
+		"half a range":   {"enums: [{name: E, prefix: E, range: [2]}]", "two ends"},
 	} {
 		if _, err := parseFormats([]byte(c.yaml)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
