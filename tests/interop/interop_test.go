@@ -27,7 +27,7 @@ func TestVM(t *testing.T) {
 // TestReach: the two see each other through the bridges, with frames of the whole MTU.
 func TestReach(t *testing.T) {
 	m := vm(t)
-	l := up(t, m, "metaroce")
+	l := up(t, m, "rocev2")
 	for _, v6 := range []bool{false, true} {
 		t.Logf("%s", on(t, m, 20*time.Second, "ping", "-c", "3", "-s", "4200", l.addr(v6)))
 	}
@@ -56,5 +56,27 @@ func TestTheirICRC(t *testing.T) {
 		if got["rxe"][op] == 0 {
 			t.Errorf("rxe sent no %v", op)
 		}
+	}
+}
+
+// TestFallback: a NIC that would rather speak MetaRoCE finds out that rxe does not, and speaks RoCEv2 with it, whoever begins. Its
+// HELLOs do rxe no harm.
+func TestFallback(t *testing.T) {
+	m := vm(t)
+	for _, dir := range []string{"rxe", "nicemu"} {
+		t.Run("to "+dir, func(t *testing.T) {
+			l := up(t, m, "auto")
+			server, client := side(m), side(l)
+			if dir == "nicemu" {
+				server, client = l, m
+			}
+			c := captureStart(t, m)
+			_, out := pair(t, 60*time.Second, server, client, false, "ib_write_bw", "-s", "4096", "-n", "50")
+			got := c.verify(t)
+			t.Logf("%s\n%v", results(out), got)
+			need(t, got, client, []ib.Opcode{ib.WriteOnly})
+			need(t, got, server, []ib.Opcode{ib.Ack})
+			on(t, m, 10*time.Second, "ibv_devinfo") // it still lives
+		})
 	}
 }

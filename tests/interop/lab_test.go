@@ -44,6 +44,7 @@ func up(t testing.TB, m *machine, transport string) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		m.healthy(t)
 		if t.Failed() {
 			t.Logf("status at the end:\n%s", l.command(10*time.Second, "status").try())
 		}
@@ -76,6 +77,22 @@ func (l *lab) join(t testing.TB, m *machine) {
 	} {
 		if out, err := exec.Command(cmd[0], cmd[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", cmd, err, out)
+		}
+	}
+	forwarding(t, "ip", "-n", m.netns, "-d", "link", "show", ours)
+	forwarding(t, "nsenter", "-t", pid, "-n", "ip", "-d", "link", "show", "uplink")
+}
+
+// forwarding waits until a bridge uses its new port: it hears of the link with up to a second's delay.
+func forwarding(t testing.TB, show ...string) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		out, err := exec.Command(show[0], show[1:]...).CombinedOutput()
+		if strings.Contains(string(out), "state forwarding") {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the bridge does not use its port: %v\n%s", err, out)
 		}
 	}
 }

@@ -221,7 +221,7 @@ func (m *machine) start(t testing.TB, limit time.Duration, program ...string) *r
 	t.Helper()
 	r := &run{name: "rxe: " + strings.Join(program, " "), done: make(chan struct{})}
 	r.stop = func() { m.stop(t, program[0]) }
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	var s *slot
 	select {
 	case s = <-m.free:
@@ -238,6 +238,15 @@ func (m *machine) start(t testing.TB, limit time.Duration, program ...string) *r
 	}()
 	t.Cleanup(func() { <-r.done })
 	return r
+}
+
+// healthy fails the test when the VM's kernel complained of anything since it was asked last.
+func (m *machine) healthy(t testing.TB) {
+	t.Helper()
+	r := m.start(t, 10*time.Second, "dmesg -c | grep -E -A20 'BUG:|WARNING:|Oops|general protection'; true")
+	if <-r.done; r.err != nil || strings.TrimSpace(r.out.String()) != "" {
+		t.Errorf("the VM's kernel: %v\n%s", r.err, r.out.String())
+	}
 }
 
 // stop ends the programs of a name.
