@@ -180,6 +180,7 @@ func TestSkippedNumber(t *testing.T) {
 				b.Bitmap[0] = 1
 				holes++
 			}
+			//= MR-ASC-071 MR-ASC-070
 			if got := wantsHello(of(f.deliver(f.ack(acked{Paths: []wire.PathBlock{b}})), wire.OpHello)); got != lie {
 				t.Fatalf("acknowledged a number that never was: %v, found out: %v (%v after %d)", lie, got, x, n)
 			}
