@@ -7,7 +7,7 @@
 # it does not have; the count is shown. Debian's python3, since pyverbs is built for it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-modules=(test_device test_pd test_addr test_mr test_cq test_cq_events test_fork test_qp test_atomic test_relaxed_ordering)
+modules=(test_device test_pd test_addr test_mr test_cq test_cq_events test_cqex test_fork test_qp test_qpex test_atomic test_relaxed_ordering)
 verbose=()
 [ "${1:-}" = -v ] && { verbose=(-v); shift; }
 [ $# -gt 0 ] && modules=("$@")

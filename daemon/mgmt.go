@@ -24,7 +24,7 @@ type MgmtFunc func(args json.RawMessage) (any, error)
 
 type builtinFunc func(d *Daemon, nics []*device.NIC, args json.RawMessage) (any, error)
 
-var builtinNames = [...]string{"events", "paths", "plane", "stats", "status"}
+var builtinNames = [...]string{"allow", "deny", "entropies", "events", "paths", "plane", "probe", "profile", "stats", "status"}
 
 // builtin finds a built-in command. nics are those that the request is about; the command runs on the loop.
 func builtin(name string) builtinFunc {
@@ -39,6 +39,16 @@ func builtin(name string) builtinFunc {
 		return (*Daemon).plane
 	case "events":
 		return (*Daemon).eventsCmd
+	case "deny":
+		return (*Daemon).deny
+	case "allow":
+		return (*Daemon).allow
+	case "entropies":
+		return (*Daemon).entropies
+	case "probe":
+		return (*Daemon).probe
+	case "profile":
+		return (*Daemon).profile
 	}
 	return nil
 }

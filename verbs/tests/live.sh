@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Our own programs against a daemon with two NICs joined by wires in memory; the daemon is built here and lives as long
-# as this script.
+# Our own programs against a daemon with two NICs joined by wires in memory, over MetaRoCE and then over RoCEv2 between a
+# NIC that has nothing else and one that finds out. The daemon is built here and ends with this script.
 #   live.sh LIBDIR BINDIR [quick]
 set -euo pipefail
 lib=$(realpath "$1") bin=$(realpath "$2") quick=${3:-}
@@ -9,18 +9,23 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 tmp=$(mktemp -d)
 daemon=
-finish() {
+end_daemon() {
     [ -z "$daemon" ] || { kill "$daemon" 2>/dev/null && wait "$daemon" 2>/dev/null; } || true
-    rm -rf "$tmp"
+    daemon=
 }
-trap finish EXIT
+trap 'end_daemon; rm -rf "$tmp"' EXIT
 
 go=$(sh "$root/ci/find-go.sh")
 [ -n "$go" ] || { echo "live.sh: no Go to build the daemon with" >&2; exit 3; }
 (cd "$root" && CGO_ENABLED=0 "$go" build -buildvcs=false -o "$tmp/devd" ./daemon/internal/devd)
-"$tmp/devd" -socket "$tmp/d.sock" -planes 4 2>"$tmp/log" &
-daemon=$!
-for _ in $(seq 100); do [ -S "$tmp/d.sock" ] && break; sleep 0.05; done
+start_daemon() { # TRANSPORT
+    end_daemon
+    rm -f "$tmp/d.sock"
+    "$tmp/devd" -socket "$tmp/d.sock" -planes 4 -transport "$1" 2>"$tmp/log" &
+    daemon=$!
+    for _ in $(seq 100); do [ -S "$tmp/d.sock" ] && break; sleep 0.05; done
+}
+start_daemon auto
 export MR_SOCKET=$tmp/d.sock LD_LIBRARY_PATH=$lib
 
 failed=0
@@ -34,5 +39,12 @@ run 120 "$bin/mr_integrity" --loop -n $n --seed 1
 run 120 "$bin/mr_flag" --loop -n $((n * 3)) -s 16K
 run 60 "$bin/mr_threads" -n $((n / 10))
 run 200 "$bin/mr_errors"
+run 60 "$bin/mr_ud" -n $n
 run 200 "$bin/mr_fuzzring" -n $((n / 5))
+
+echo "RoCEv2:"
+start_daemon rocev2,auto
+run 120 "$bin/mr_integrity" --loop -n $((n / 4)) --seed 2
+run 120 "$bin/mr_flag" --loop -n $n -s 16K
+run 200 "$bin/mr_errors"
 exit $failed

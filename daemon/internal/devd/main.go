@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/pprof"
+	"strings"
 	"syscall"
 
 	"github.com/metaroce/metaroce/daemon"
@@ -22,11 +24,23 @@ func main() {
 	socket := flag.String("socket", "", "path of the control socket")
 	planes := flag.Int("planes", 1, "number of planes")
 	mtu := flag.Int("packet", 4300, "largest packet, BTH to ICRC")
+	policy := flag.String("transport", "auto", "how connections travel: auto, metaroce, rocev2; two of them, with a comma between, for a and b")
 	double := flag.Bool("double", false, "use the test double instead of the MetaRoCE engine")
 	profile := flag.String("cpuprofile", "", "write a CPU profile to this file")
 	flag.Parse()
 	if *socket == "" {
 		flag.Usage()
+		os.Exit(2)
+	}
+	first, second, two := strings.Cut(*policy, ",")
+	if !two {
+		second = first
+	}
+	howA, errA := device.ParsePolicy(first)
+	howB, errB := device.ParsePolicy(second)
+	err := errors.Join(errA, errB)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "devd:", err)
 		os.Exit(2)
 	}
 	nets := devicetest.NewNet()
@@ -38,6 +52,7 @@ func main() {
 		a, b := devicetest.NewWire(*mtu)
 		cfgs[0].Ports, cfgs[1].Ports = append(cfgs[0].Ports, a), append(cfgs[1].Ports, b)
 	}
+	cfgs[0].Transport, cfgs[1].Transport = howA, howB
 	if *double {
 		cfgs[0].NewEngine, cfgs[1].NewEngine = nets.New, nets.New
 	}
@@ -54,7 +69,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := daemon.Run(ctx, daemon.Config{Socket: *socket, NICs: cfgs, Version: "devd",
+	err = daemon.Run(ctx, daemon.Config{Socket: *socket, NICs: cfgs, Version: "devd",
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "devd:", err)
