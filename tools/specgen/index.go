@@ -91,6 +91,7 @@ func readRequirements(root string) (map[string]*requirement, error) {
 		return nil, err
 	}
 	reqs := map[string]*requirement{}
+	named := map[string]string{} // ids in the text, and a chapter that names them
 	var errs []error
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
@@ -98,6 +99,9 @@ func readRequirements(root string) (map[string]*requirement, error) {
 			return nil, err
 		}
 		chapter := filepath.Base(path)
+		for _, id := range idRE.FindAllString(string(data), -1) {
+			named[id] = chapter
+		}
 		for _, r := range parseChapter(chapter, string(data)) {
 			switch {
 			case reqs[r.ID] != nil:
@@ -106,6 +110,11 @@ func readRequirements(root string) (map[string]*requirement, error) {
 				errs = append(errs, fmt.Errorf("%s: %s has no MUST, SHOULD or MAY", chapter, r.ID))
 			}
 			reqs[r.ID] = r
+		}
+	}
+	for _, id := range sortedKeys(named) {
+		if reqs[id] == nil && !strings.HasSuffix(id, "-000") {
+			errs = append(errs, fmt.Errorf("%s: refers to %s, which does not exist", named[id], id))
 		}
 	}
 	return reqs, errors.Join(errs...)

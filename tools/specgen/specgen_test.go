@@ -328,6 +328,7 @@ func TestIndexErrors(t *testing.T) {
 		"code without a test":     {none, chapter, "//= MR-AB-001\n", []string{"MR-AB-001 is a MUST that no test cites"}},
 		"test without code":       {none, chapter, "//= MR-AB-001 test\n", []string{"MR-AB-001 is a MUST that no code cites"}},
 		"id twice":                {all, chapter + "\n**[MR-AB-001]** It MUST not be twice.\n", "", []string{"already in"}},
+		"dangling reference":      {all, chapter + "\nSee MR-AB-077.\n", "", []string{"refers to MR-AB-077"}},
 		"no level":                {all, chapter + "\n**[MR-AB-005]** It should matter.\n", "", []string{"MR-AB-005 has no MUST"}},
 	} {
 		root := write(t, map[string]string{"spec/01-a.md": c.chapter, "spec/exceptions.yaml": c.exceptions, "a.go": c.code})
