@@ -1,12 +1,14 @@
 package device
 
 import (
+	"net/netip"
 	"reflect"
 	"strings"
 	"unicode"
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/cc"
 	"github.com/metaroce/metaroce/transport/metaroce"
 	"github.com/metaroce/metaroce/transport/wire"
 )
@@ -64,6 +66,30 @@ func (e mrEngine) CountersJSON() any {
 
 // PathsJSON describes every peer and path.
 func (e mrEngine) PathsJSON() any { return e.Assocs() }
+
+// PathManager is what people may ask of the paths of a NIC, and say.
+type PathManager interface {
+	DenyPaths(now mono.Time, s metaroce.PathSel) (int, error)
+	AllowPaths(now mono.Time, s metaroce.PathSel) (int, error)
+	DenyPort(now mono.Time, plane int, port uint16, deny bool) (int, error)
+	SetEntropies(now mono.Time, peer netip.Addr, plane int, s metaroce.Entropies) error
+	StartProbe(now mono.Time, s metaroce.ProbeSpec) (uint32, error)
+	ProbeResult(now mono.Time, id uint32) (metaroce.ProbeInfo, bool)
+	Profile() cc.Profile
+	SetProfile(now mono.Time, peer netip.Addr, p cc.Profile) error
+}
+
+var _ PathManager = mrEngine{}
+
+// Paths returns the NIC's path manager, or nil: RoCEv2 has no paths.
+func (n *NIC) Paths() PathManager {
+	e := n.eng
+	if m, ok := e.(*mux); ok {
+		e = m.mr
+	}
+	p, _ := e.(PathManager)
+	return p
+}
 
 // snake turns RxPackets into rx_packets and RefusedRNR into refused_rnr.
 func snake(s string) string {

@@ -176,6 +176,7 @@ func TestJSONFields(t *testing.T) {
 		v   any
 	}{
 		{"status", api.Status{}}, {"stats", api.Stats{}}, {"stats --watch", rate{}}, {"paths", pathsInfo{}}, {"events", api.Event{}},
+		{"deny, allow", api.PathChange{}}, {"probe", api.Probe{}}, {"profile show, profile set", api.Profiles{}}, {"profile list", api.ProfileInfo{}},
 		{"doctor", doctor.Report{}}, {"lab ls, lab up, up", labInfo{}}, {"lab impair", serve.ImpairState{}}, {"demo", demoResult{}},
 	} {
 		b.WriteString(x.cmd + "\n")

@@ -22,7 +22,7 @@ func (e *env) managementCommands() []*cli.Command {
 			&cli.StringFlag{Name: "nic", Usage: "only this NIC: HOST/mrN"},
 		}, more...)
 	}
-	return []*cli.Command{
+	return append([]*cli.Command{
 		{
 			Name: "status", Usage: "daemons, NICs, planes and who uses them", Category: "Management",
 			Description: example("nicemu status"), Flags: flags(), Action: e.status,
@@ -36,8 +36,11 @@ func (e *env) managementCommands() []*cli.Command {
 		},
 		{
 			Name: "paths", Usage: "peers and paths as the transport sees them", Category: "Management",
-			Description: example("nicemu paths --nic a/mr0"),
-			Flags:       flags(&cli.BoolFlag{Name: "all", Usage: "a line for every path, too"}), Action: e.paths,
+			Description: example("nicemu paths --nic a/mr0", "nicemu paths --entropies explicit:51000,51001 --plane 1"),
+			Flags: flags(&cli.BoolFlag{Name: "all", Usage: "a line for every path, too"},
+				&cli.StringFlag{Name: "entropies", Usage: "change where the paths' source ports come from: automatic, explicit:PORT,…, generated:FIRST[:STEP[:COUNT]]"},
+				&cli.StringFlag{Name: "peer", Usage: "with --entropies: only towards this address"},
+				&cli.IntFlag{Name: "plane", Usage: "with --entropies: only on this plane", Value: -1}), Action: e.paths,
 		},
 		{
 			Name: "events", Usage: "what happened: planes, paths, peers", Category: "Management",
@@ -50,7 +53,7 @@ func (e *env) managementCommands() []*cli.Command {
 			Description: example("nicemu plane down 2 --nic a/mr0", "nicemu plane up 2 --nic a/mr0"),
 			Flags:       flags(), Action: e.plane, BashComplete: completeWords(func() []string { return []string{"up", "down"} }),
 		},
-	}
+	}, e.pathCommands(flags)...)
 }
 
 // ask runs a command on all daemons meant and collects the parts of their answers.

@@ -1,49 +1,14 @@
 package cmd
 
 import (
-	"encoding/json"
 	"fmt"
 	"strconv"
 
 	"github.com/urfave/cli/v2"
-
-	"github.com/metaroce/metaroce/nicemu/fail"
 )
 
-// enginePaths is what the daemon answers to "paths". The fields are the transport's own, and its times are in
-// nanoseconds; what we print from them has units in the names.
-type enginePaths struct {
-	NICs []struct {
-		NIC   string       `json:"nic"`
-		Peers []enginePeer `json:"peers"`
-	} `json:"nics"`
-}
-
-type enginePeer struct {
-	Local, Remote, State string
-	PeerID, PeerInstance uint64
-	QPs                  int
-	SRTT                 float64
-	Planes               []enginePlane
-}
-
-type enginePlane struct {
-	Plane                       int
-	State                       string
-	Window, Grant, InFlight     int64
-	Sent, Acked, Lost, Spurious uint64
-	Failures                    uint64
-	ActivePaths                 int
-	Paths                       []enginePath
-}
-
-type enginePath struct {
-	Path, SrcPort, Outstanding int
-	Sent, Lost                 uint64
-	SRTT                       float64
-}
-
-// pathsInfo is what `paths --json` prints: one object a daemon, as `status` and `stats` do.
+// pathsInfo is what the daemon answers to "paths", and what `paths --json` prints: one object a daemon, as `status` and
+// `stats` do.
 type pathsInfo struct {
 	NICs []nicPaths `json:"nics"`
 }
@@ -65,68 +30,52 @@ type peerInfo struct {
 }
 
 type planeInfo struct {
-	Plane    int        `json:"plane"`
-	State    string     `json:"state"`
-	Window   int64      `json:"mroce_window_bytes"`
-	Grant    int64      `json:"mroce_grant_bytes"`
-	InFlight int64      `json:"mroce_in_flight_bytes"`
-	Sent     uint64     `json:"mroce_sent_packets_total"`
-	Acked    uint64     `json:"mroce_acked_packets_total"`
-	Lost     uint64     `json:"mroce_lost_packets_total"`
-	Spurious uint64     `json:"mroce_spurious_losses_total"`
-	Failures uint64     `json:"mroce_plane_failures_total"`
-	Paths    []pathInfo `json:"paths"`
+	Plane     int        `json:"plane"`
+	State     string     `json:"state"`
+	Profile   string     `json:"profile"`
+	Entropies string     `json:"entropies"`
+	Window    int64      `json:"mroce_window_bytes"`
+	Grant     int64      `json:"mroce_grant_bytes"`
+	InFlight  int64      `json:"mroce_in_flight_bytes"`
+	PacketMax int64      `json:"mroce_packet_max_bytes"`
+	Base      float64    `json:"mroce_base_rtt_seconds"`
+	Loss      float64    `json:"mroce_loss_ratio"`
+	Sent      uint64     `json:"mroce_sent_packets_total"`
+	Acked     uint64     `json:"mroce_acked_packets_total"`
+	Lost      uint64     `json:"mroce_lost_packets_total"`
+	Spurious  uint64     `json:"mroce_spurious_losses_total"`
+	Failures  uint64     `json:"mroce_plane_failures_total"`
+	Paths     []pathInfo `json:"paths"`
 }
 
 type pathInfo struct {
 	Path        int     `json:"path"`
 	SrcPort     int     `json:"source_port"`
+	State       string  `json:"state"`
+	Denied      bool    `json:"denied"`
 	Outstanding int     `json:"mroce_outstanding_packets"`
 	Sent        uint64  `json:"mroce_sent_packets_total"`
 	Lost        uint64  `json:"mroce_lost_packets_total"`
+	Marked      uint64  `json:"mroce_ce_marks_total"`
+	Rerolls     uint64  `json:"mroce_entropy_changes_total"`
+	Loss        float64 `json:"mroce_loss_ratio"`
 	SRTT        float64 `json:"mroce_srtt_seconds"`
 }
 
-func (p enginePaths) public() pathsInfo {
-	all := []nicPaths{}
-	for _, n := range p.NICs {
-		out := nicPaths{NIC: n.NIC, Peers: []peerInfo{}}
-		for _, e := range n.Peers {
-			peer := peerInfo{
-				Local: e.Local, Remote: e.Remote, State: e.State, ID: fmt.Sprintf("%016x", e.PeerID),
-				Instance: fmt.Sprintf("%016x", e.PeerInstance), QPs: e.QPs, SRTT: e.SRTT / 1e9, Planes: []planeInfo{},
-			}
-			for _, pl := range e.Planes {
-				plane := planeInfo{
-					Plane: pl.Plane, State: pl.State, Window: pl.Window, Grant: pl.Grant, InFlight: pl.InFlight, Sent: pl.Sent,
-					Acked: pl.Acked, Lost: pl.Lost, Spurious: pl.Spurious, Failures: pl.Failures, Paths: []pathInfo{},
-				}
-				for _, x := range pl.Paths {
-					plane.Paths = append(plane.Paths, pathInfo{
-						Path: x.Path, SrcPort: x.SrcPort, Outstanding: x.Outstanding, Sent: x.Sent, Lost: x.Lost, SRTT: x.SRTT / 1e9,
-					})
-				}
-				peer.Planes = append(peer.Planes, plane)
-			}
-			out.Peers = append(out.Peers, peer)
-		}
-		all = append(all, out)
-	}
-	return pathsInfo{all}
-}
-
 func (e *env) paths(c *cli.Context) error {
-	answers, _, err := ask[json.RawMessage](c, "paths", nil)
+	if c.String("entropies") != "" {
+		return e.entropies(c)
+	}
+	all, _, err := ask[pathsInfo](c, "paths", nil)
 	if err != nil {
 		return err
 	}
-	var all []pathsInfo
-	for _, text := range answers {
-		var p enginePaths
-		if err := json.Unmarshal(text, &p); err != nil {
-			return fail.Failf("cannot read what the daemon says of its paths (another version?): %w", err)
+	for i := range all {
+		for k := range all[i].NICs {
+			if n := &all[i].NICs[k]; n.Peers == nil {
+				n.Peers = []peerInfo{}
+			}
 		}
-		all = append(all, p.public())
 	}
 	if c.Bool("json") {
 		return e.printEach(all)
@@ -150,8 +99,8 @@ func (e *env) printPaths(all []nicPaths, each bool) error {
 				})
 				for _, x := range pl.Paths {
 					paths = append(paths, []string{
-						n.NIC, p.Remote, strconv.Itoa(pl.Plane), strconv.Itoa(x.Path), strconv.Itoa(x.SrcPort), micros(x.SRTT),
-						strconv.Itoa(x.Outstanding), u64(x.Sent), u64(x.Lost),
+						n.NIC, p.Remote, strconv.Itoa(pl.Plane), strconv.Itoa(x.Path), strconv.Itoa(x.SrcPort), x.use(), micros(x.SRTT),
+						strconv.Itoa(x.Outstanding), u64(x.Sent), u64(x.Lost), u64(x.Marked),
 					})
 				}
 			}
@@ -166,7 +115,15 @@ func (e *env) printPaths(all []nicPaths, each bool) error {
 		return err
 	}
 	fmt.Fprintln(e.out)
-	return columns(e.out, []string{"NIC", "PEER", "PLANE", "PATH", "SOURCE PORT", "RTT µs", "OUTSTANDING", "SENT packets", "LOST"}, paths)
+	return columns(e.out, []string{"NIC", "PEER", "PLANE", "PATH", "SOURCE PORT", "STATE", "RTT µs", "OUTSTANDING", "SENT packets", "LOST", "MARKED"}, paths)
+}
+
+// use is the path's state for people: what the operator said goes before what the transport found.
+func (x *pathInfo) use() string {
+	if x.Denied {
+		return "denied"
+	}
+	return x.State
 }
 
 // micros prints a time; what has not been measured is a dash.

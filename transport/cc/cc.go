@@ -48,6 +48,8 @@ type DelayECN struct {
 	lost     float64
 	lossMean float64 // share lost, mean over about 64 packets
 	marked   bool    // in this round
+	polite   bool    // halve on loss
+	humbled  bool    // polite, and something was lost: no more quick growth
 }
 
 const (
@@ -68,14 +70,19 @@ func NewDelayECN(l Limits) *DelayECN {
 
 // Reset implements Controller.
 func (c *DelayECN) Reset(w int) {
-	*c = DelayECN{l: c.l, cwnd: float64(min(max(w, c.l.Packet), c.l.Max)), rtt: c.rtt}
+	*c = DelayECN{l: c.l, cwnd: float64(min(max(w, c.l.Packet), c.l.Max)), rtt: c.rtt, polite: c.polite, humbled: c.humbled}
 }
 
 // Window implements Controller.
 func (c *DelayECN) Window() int { return int(c.cwnd) }
 
 // OnLoss implements Controller: remembers, does not cut.
-func (c *DelayECN) OnLoss(_ mono.Time, bytes int) {
+func (c *DelayECN) OnLoss(now mono.Time, bytes int) {
+	//= MR-CC-031
+	if c.polite && (!c.humbled || now.Sub(c.lastCut) > mono.Duration(c.rtt)) {
+		c.cwnd = max(c.cwnd/2, float64(c.l.Packet))
+		c.lastCut, c.humbled = now, true
+	}
 	//= MR-CC-004
 	c.lost += float64(bytes)
 	c.lossMean += (1 - c.lossMean) * min(1, float64(bytes)/float64(c.l.Packet)/64)
@@ -98,7 +105,7 @@ func (c *DelayECN) OnAck(s Sample) {
 	c.rtt += (float64(s.RTT) - c.rtt) / 8
 	c.qdelay += (q - c.qdelay) * min(0.5, max(0.02, n/c.cwnd))
 	share := n / max(c.cwnd, packet)
-	if q < target && !s.CE && s.Full {
+	if q < target && !s.CE && s.Full && !c.humbled {
 		rate := growth
 		if c.calm >= calmRounds {
 			rate *= growthCalm

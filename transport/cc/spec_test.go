@@ -96,3 +96,29 @@ func TestFarTarget(t *testing.T) {
 		t.Errorf("the window shrank to %d", c.Window())
 	}
 }
+
+// TestPolite: it halves on loss, once a round trip, and grows slowly from then on.
+func TestPolite(t *testing.T) {
+	c := NewPolite(Limits{Packet: packet, Start: start, Max: 4 << 20, Target: 10 * mono.Microsecond})
+	c.OnAck(Sample{Now: 1, Bytes: packet, RTT: rtt, Base: rtt, Full: true})
+	was := c.Window()
+	now := mono.Time(10 * rtt)
+	for range 5 {
+		c.OnLoss(now, packet)
+	}
+	//= MR-CC-031
+	if w := c.Window(); w < was/2-1 || w > was/2+1 {
+		t.Errorf("5 losses in a round trip: %d of %d", w, was)
+	}
+	c.OnLoss(now.Add(2*rtt), packet)
+	//= MR-CC-031
+	if w := c.Window(); w > was/4+1 {
+		t.Errorf("another one later: %d of %d", w, was)
+	}
+	was = c.Window()
+	rounds(c, 10, 0, 0, false)
+	//= MR-CC-031
+	if w := c.Window(); w < was+8*packet || w > was+13*packet {
+		t.Errorf("after 10 round trips: %d, was %d", w, was)
+	}
+}

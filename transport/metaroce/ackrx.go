@@ -94,6 +94,8 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 			fresh = r.q.inc == r.inc && r.kind == txRequest
 			q, psn, sent = r.q, r.psn, r.sent
 			late := r.state == recLost
+			p.noteAcked(late)
+			p.pl.noteSize(int(r.size), false)
 			//= MR-MSG-063 MR-MSG-089 MR-REL-005
 			e.dropRec(i)
 			p.pl.acked++
@@ -162,6 +164,8 @@ func (a *assoc) onPathBlock(b *wire.PathBlock) {
 				continue
 			}
 			size, sent, late := e.ack(i)
+			p.noteAcked(late)
+			p.pl.noteSize(size, false)
 			if late {
 				a.wasSpurious(p, sent)
 				tooLate = true
@@ -228,6 +232,7 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	}
 	q := float64(rtt - pl.base)
 	pl.avgq += (q - pl.avgq) / 16
+	p.marked(ce, q)
 	full := 10*(pl.inflight+bytes) >= 7*pl.win.Window()
 	pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, RTT: rtt, Base: pl.base, CE: ce, Full: full})
 	//= MR-PATH-021

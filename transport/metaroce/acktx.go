@@ -89,6 +89,9 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	pl.lastData, pl.news = e.now, true
 	r.lastRx = int(p.Plane)
 	r.count++
+	if due := r.a.planes[p.Plane].baseDue; due <= e.now {
+		r.a.care(e.now)
+	}
 	gaps := 0
 	r.lossMean -= r.lossMean / 256
 	if rp.seen.any {
@@ -331,7 +334,7 @@ func (a *assoc) buildAck(b *pkt.Batch, plane int) bool {
 	sealPacket(out, &h, hdrLen, n)
 	out.Plane, out.Src, out.Dst, out.TOS = uint8(plane), a.local, a.remote, pkt.ECT0
 	//= MR-WIRE-002
-	out.SrcPort = a.planes[plane].path(0).srcPort
+	out.SrcPort = a.planes[plane].firstPath().srcPort
 	e.C.TxAcks++
 	return more
 }

@@ -35,7 +35,11 @@ type assoc struct {
 	name          string // of the peer, for events
 	loopback      bool   // with ourselves: no handshake
 	state         assocState
-	users         int // QPs bound to it
+	users         int        // QPs bound to it
+	probers       int        // named probes under way
+	moveTo        netip.Addr // where the peer may be now
+	moveAt        mono.Time  // not before this another probe there
+	careAt        mono.Time  // when tend has something to do
 	qps           []*QP
 	due           mono.Time
 	lastUse       mono.Time
@@ -57,6 +61,7 @@ type assoc struct {
 	// sending
 	planes    []planeTx
 	rrPlane   int
+	grays     int    // planes whose loss stands out
 	active    qpRing // QPs with something to send
 	srtt      mono.Duration
 	rttvar    mono.Duration
@@ -99,6 +104,17 @@ type planeTx struct {
 	inflight   int
 	head, tail int32 // records in flight, oldest first
 	paths      [maxPaths]*txPath
+	usable     uint64 // paths that may carry data, by index
+	deny       uint64 // paths that people took out of use
+	ent        Entropies
+	profile    cc.Profile
+	lossMean   float64 // share of packets lost, mean of about 256
+	gray       bool    // it stands out beside the other planes
+	markMean   float64 // share of acknowledgements that brought marks
+	baseDue    mono.Time
+	baseSent   uint64  // packets sent when the base was measured last
+	basePath   *txPath // to be measured: it has a new entropy
+	mtu        mtuTx
 	recycle    fifo
 	cur        *txPath
 	curLeft    int
@@ -141,23 +157,36 @@ type txPath struct {
 	tol       uint32
 	ce        uint32
 	queued    bool // on the recycle queue
+	state     pathState
+	restUntil mono.Time // passed over until then
+	rests     int       // in a row
+	gen       uint32    // entropies it had before the present one
+	rolledAt  mono.Time
+	lossMean  float64 // share of its packets lost, mean of about 32
+	row       int     // losses in a row
+	rowAcked  uint64  // what its plane had delivered when they began
+	healthAt  mono.Time
+	healthGap mono.Duration
+	answers   int // health probes answered in a row
 	sent      uint64
 	lostCnt   uint64
 }
 
 func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 	a := &assoc{e: e, local: local, remote: remote, name: remote.String(), rxTag: e.newTag(),
-		due: never, lastUse: e.now, helloAt: never, pathLimit: maxPaths, planes: make([]planeTx, len(e.cfg.Planes))}
+		due: never, careAt: never, lastUse: e.now, helloAt: never, pathLimit: maxPaths, planes: make([]planeTx, len(e.cfg.Planes))}
 	a.rx.init(a)
 	for i := range a.planes {
 		pl := &a.planes[i]
 		c := e.cfg.Planes[i]
-		*pl = planeTx{a: a, idx: i, grant: defaultWindow, packetMax: c.PacketMax, noise: c.TimerNoise, probeAt: never}
+		*pl = planeTx{a: a, idx: i, grant: defaultWindow, packetMax: c.PacketMax, noise: c.TimerNoise, probeAt: never,
+			ent: e.ents[i], profile: e.profile, mtu: mtuTx{most: c.PacketMax}}
+		pl.refresh()
 		if !e.planeUp[i] {
 			pl.state = planeProbing
 			pl.probeAt, pl.probeGap = e.now, probeFirst
 		}
-		pl.win = e.newWindow(c, c.RateBps)
+		pl.win = e.newWindow(c, pl.profile)
 	}
 	a.resetRTT()
 	if a.loopback = e.ownAddr(remote); a.loopback { // over a wire inside, which no link failure concerns
@@ -170,17 +199,14 @@ func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 	return a
 }
 
-func (e *Engine) newWindow(c PlaneConfig, rate uint64) cc.Controller {
-	if e.cfg.FixedWindow > 0 {
-		return &cc.Fixed{W: e.cfg.FixedWindow}
-	}
+func (e *Engine) newWindow(c PlaneConfig, p cc.Profile) cc.Controller {
 	//= MR-CC-006 MR-CC-008
 	target := max(c.TimerNoise, 6*mono.Microsecond)
 	maxW := 4 << 20
-	if rate > 0 { // two BDP at a round trip of a millisecond at most
+	if rate := c.RateBps; rate > 0 { // two BDP at a round trip of a millisecond at most
 		maxW = int(min(uint64(maxW), max(rate/8/1000*2, 64<<10)))
 	}
-	return cc.NewDelayECN(cc.Limits{Packet: min(c.PacketMax, maxPayload+128), Start: defaultWindow, Max: maxW, Target: target})
+	return p.Make(cc.Limits{Packet: min(c.PacketMax, maxPayload+128), Start: defaultWindow, Max: maxW, Target: target})
 }
 
 func (a *assoc) resetRTT() {
@@ -220,6 +246,7 @@ func (a *assoc) attach(q *QP) {
 	for i := range a.planes {
 		a.startProbing(&a.planes[i])
 	}
+	a.care(a.e.now)
 }
 
 func (a *assoc) detach(q *QP) {
@@ -234,7 +261,7 @@ func (a *assoc) detach(q *QP) {
 	a.lastUse = a.e.now
 	if a.users == 0 {
 		a.e.unused(a)
-		if a.state == assocOpening {
+		if a.state == assocOpening && a.probers == 0 {
 			a.rest()
 		}
 	}
@@ -261,6 +288,7 @@ func (a *assoc) up() {
 	for _, q := range a.qps {
 		q.wake()
 	}
+	a.care(a.e.now)
 	a.reschedule()
 }
 
@@ -295,12 +323,17 @@ func (a *assoc) renew() {
 		a.planes[i].loseAll()
 	}
 	a.giveUpAll()
+	a.e.probes.drop(a, false)
 	a.rx.init(a)
 	for i := range a.planes {
 		pl := &a.planes[i]
 		//= MR-ASC-044
 		pl.paths = [maxPaths]*txPath{}
 		pl.recycle.clear()
+		pl.forgetLoss()
+		pl.basePath, pl.baseDue, pl.markMean = nil, 0, 0
+		pl.mtu = mtuTx{most: pl.mtu.most}
+		pl.refresh()
 		pl.cur, pl.curLeft, pl.grant, pl.grantAt = nil, 0, defaultWindow, 0
 		pl.win.Reset(defaultWindow)
 	}
@@ -337,6 +370,7 @@ func (a *assoc) reschedule() {
 		t = a.e.now
 	}
 	if a.state == assocUp {
+		t = mono.Min(t, a.careAt)
 		for i := range a.planes {
 			pl := &a.planes[i]
 			if pl.head != 0 {
@@ -350,6 +384,7 @@ func (a *assoc) reschedule() {
 			if pl.state == planeProbing && !pl.probeWant {
 				t = mono.Min(t, pl.probeAt)
 			}
+
 		}
 	}
 	a.due = t
@@ -369,6 +404,9 @@ func (a *assoc) onTimer() {
 		a.timeRule()
 		for i := range a.planes {
 			a.planes[i].onTimer()
+		}
+		if a.careAt <= now {
+			a.tend()
 		}
 	}
 	a.reschedule()

@@ -1,7 +1,6 @@
 package metaroce
 
 import (
-	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/transport/wire"
 )
 
@@ -25,65 +24,13 @@ type Counters struct {
 	AssocUp, AssocRestarts, AssocFull             uint64
 	StaleSent, StaleReceived, AckViolations       uint64
 	PlaneFailures, PlaneReturns                   uint64
+	PathRests, PathRerolls                        uint64 // for marks; another entropy
+	PathSuspects, PathQuarantines                 uint64
+	MTUChanges, PeerMoves                         uint64
 	ProbesSent, ProbesAnswered, ProbesReceived    uint64
 	TxRecordsFull, HeldPackets, HeldFull          uint64
 	OverlapSkipped, Stalls                        uint64
 }
-
-// PlaneInfo is the state of one plane of one association, for status displays.
-type PlaneInfo struct {
-	Plane                       int
-	State                       string
-	Window, Grant, InFlight     int
-	SRTT, Base                  mono.Duration
-	Sent, Acked, Lost, Spurious uint64
-	Failures                    uint64
-	ActivePaths                 int
-	Paths                       []PathInfo
-}
-
-// PathInfo is the state of one path.
-type PathInfo struct {
-	Path, SrcPort, Outstanding int
-	Sent, Lost                 uint64
-	SRTT                       mono.Duration
-}
-
-// AssocInfo is the state of one association.
-type AssocInfo struct {
-	Local, Remote, State string
-	PeerID, PeerInstance uint64
-	QPs                  int
-	SRTT                 mono.Duration
-	Planes               []PlaneInfo
-}
-
-// Assocs returns the state of all associations (not for the hot path).
-func (e *Engine) Assocs() []AssocInfo {
-	var out []AssocInfo
-	for _, a := range e.assocs {
-		ai := AssocInfo{Local: a.local.String(), Remote: a.remote.String(), State: a.state.String(), PeerID: a.peerID,
-			PeerInstance: a.peerInst, QPs: a.users, SRTT: a.srtt}
-		for i := range a.planes {
-			pl := &a.planes[i]
-			pi := PlaneInfo{Plane: i, State: planeStateNames[pl.state], Window: pl.win.Window(), Grant: pl.grant, InFlight: pl.inflight,
-				SRTT: a.srtt, Base: pl.base, Sent: pl.sent, Acked: pl.acked, Lost: pl.lost, Spurious: pl.spurious, Failures: pl.failures}
-			for _, p := range pl.paths {
-				if p == nil {
-					continue
-				}
-				pi.ActivePaths++
-				pi.Paths = append(pi.Paths, PathInfo{Path: int(p.id) & 0xff, SrcPort: int(p.srcPort), Outstanding: p.outstanding(),
-					Sent: p.sent, Lost: p.lostCnt, SRTT: p.srtt})
-			}
-			ai.Planes = append(ai.Planes, pi)
-		}
-		out = append(out, ai)
-	}
-	return out
-}
-
-var planeStateNames = [...]string{"active", "probing", "absent"}
 
 // InFlight returns the transmissions without an end, all associations together; 0 when everything is quiet.
 func (e *Engine) InFlight() (n int) {

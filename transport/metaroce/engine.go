@@ -22,6 +22,7 @@ import (
 	"github.com/metaroce/metaroce/internal/rng"
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/cc"
 	"github.com/metaroce/metaroce/transport/wire"
 )
 
@@ -48,6 +49,7 @@ type Config struct {
 	AckHold         mono.Duration // longest that an ack is held back, announced in HELLO; 0 = by the wires' noise
 	SeqSkip         float64       // chance that a path sequence is left out
 	FixedWindow     int           // bytes; not 0: no congestion control (tests)
+	Profile         string        // of congestion control; "" = the default
 }
 
 // Engine is the transport of one NIC.
@@ -84,6 +86,10 @@ type Engine struct {
 	cookie   [2]uint64
 	out      rx // scratch of HandlePackets
 	ctl      ctlQueue
+	probes   probeTable
+	ents     []Entropies       // by plane, of new associations
+	denied   map[uint16]uint16 // planes on which an entropy is not to be used, by bit
+	profile  cc.Profile        // of new associations
 	C        Counters
 }
 
@@ -95,7 +101,9 @@ func New(cfg Config, host transport.Host) *Engine {
 	e := &Engine{host: host, cfg: cfg, rnd: rng.New(cfg.Seed, "engine"),
 		qps: map[uint32]*QP{}, byTag: map[uint32]*assoc{}, byAddr: map[addrPair]*assoc{},
 		planeUp: make([]bool, len(cfg.Planes)), ports: make([]portRx, len(cfg.Planes)),
-		recs: make([]txRec, cfg.TxRecords+1), reapAt: never}
+		recs: make([]txRec, cfg.TxRecords+1), reapAt: never,
+		ents: make([]Entropies, len(cfg.Planes)), denied: map[uint16]uint16{}, profile: cc.Profile{Name: cfg.Profile, Window: cfg.FixedWindow}}
+	e.probes.due = never
 	for i := range e.planeUp {
 		e.planeUp[i] = true
 		e.ports[i].init()
@@ -163,12 +171,13 @@ func (e *Engine) HandleTimers(now mono.Time) {
 		}
 	}
 	e.runQPTimers()
+	e.probes.expire(e)
 	e.reap()
 }
 
 // NextTimeout is when HandleTimers should be called next, or mono.Never.
 func (e *Engine) NextTimeout() mono.Time {
-	t := mono.Min(e.timers.next(), e.reapAt)
+	t := mono.Min(mono.Min(e.timers.next(), e.reapAt), e.probes.due)
 	for _, a := range e.live {
 		t = mono.Min(t, a.due)
 	}
@@ -276,7 +285,7 @@ func (e *Engine) calm() {
 	e.calmAt = e.now.Add(mono.Millisecond)
 	keep := e.live[:0]
 	for _, a := range e.live {
-		if a.isLive = a.users > 0 || a.due != never || a.rx.ackNow || a.busy(); a.isLive {
+		if a.isLive = a.users > 0 || a.probers > 0 || a.due != never || a.rx.ackNow || a.busy(); a.isLive {
 			keep = append(keep, a)
 		}
 	}
@@ -295,7 +304,7 @@ func (e *Engine) reap() {
 	e.reapAt = never
 	for i := 0; i < len(e.assocs); i++ {
 		a := e.assocs[i]
-		if a.users > 0 || a.loopback {
+		if a.users > 0 || a.probers > 0 || a.loopback {
 			continue
 		}
 		//= MR-ASC-060 MR-ASC-061
@@ -313,7 +322,7 @@ func (e *Engine) reap() {
 func (e *Engine) evict() bool {
 	oldest := -1
 	for i, a := range e.assocs {
-		if a.users == 0 && !a.loopback && (oldest < 0 || a.lastUse < e.assocs[oldest].lastUse) {
+		if a.users == 0 && a.probers == 0 && !a.loopback && (oldest < 0 || a.lastUse < e.assocs[oldest].lastUse) {
 			oldest = i
 		}
 	}
@@ -327,6 +336,7 @@ func (e *Engine) evict() bool {
 func (e *Engine) forget(i int) {
 	a := e.assocs[i]
 	a.giveUpAll()
+	e.probes.drop(a, true)
 	if a.isLive {
 		a.isLive = false
 		e.live = slices.DeleteFunc(e.live, func(x *assoc) bool { return x == a })

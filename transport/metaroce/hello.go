@@ -218,6 +218,9 @@ func (a *assoc) adopt(h *wire.Hello) {
 	a.hold = min(mono.Duration(h.MaxHold)<<4, 10*mono.Millisecond)
 	//= MR-ASC-051
 	a.pathLimit = min(max(int(h.PathLimit), 1), maxPaths)
+	for i := range a.planes {
+		a.planes[i].refresh()
+	}
 	var named [maxPlanes]bool
 	for i := 0; i < int(h.NumPlanes) && i < len(h.Planes); i++ {
 		hp := &h.Planes[i]
@@ -228,6 +231,7 @@ func (a *assoc) adopt(h *wire.Hello) {
 		pl := &a.planes[hp.Plane]
 		//= MR-ASC-050 MR-ASC-053
 		pl.packetMax = min(a.e.cfg.Planes[hp.Plane].PacketMax, int(hp.MTU))
+		pl.mtu.most = pl.packetMax
 		if hp.Grant > 0 {
 			//= MR-ASC-052
 			pl.grant = int(min(hp.Grant, 1<<30))
@@ -341,7 +345,7 @@ func (a *assoc) reopen() {
 	if a.state != assocUp { // under way
 		return
 	}
-	if a.users == 0 {
+	if a.users == 0 && a.probers == 0 {
 		a.rest()
 		return
 	}

@@ -1,6 +1,9 @@
 package metaroce
 
-import "github.com/metaroce/metaroce/internal/mono"
+import (
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/transport/cc"
+)
 
 // Specification constants: what two ends must agree on or what a peer may rely on (spec/05-reliability.md).
 const (
@@ -17,6 +20,7 @@ const (
 	leapTime      = 10 * mono.Millisecond // how long a clock that leapt is not believed
 	cookieAge     = 32 * mono.Second      // half of the longest life of a cookie
 	timeWidenMax  = 4.0                   // the time rule: up to five times its width
+	probesGood    = 2                     // answered in a row that bring a path back
 	silentPackets = 3                     // packets without any answer that make a plane suspect: one or two get lost by chance
 	rdMax         = 128                   // READs and atomics outstanding, largest max_rd_atomic
 	defaultWindow = 256 << 10
@@ -63,6 +67,12 @@ func (c *Config) setDefaults() {
 		c.AckHold = 2 * mono.Microsecond
 		for i := range c.Planes {
 			c.AckHold = max(c.AckHold, c.Planes[i].TimerNoise/8)
+		}
+	}
+	if c.Profile == "" {
+		c.Profile = cc.ProfileDelayECN
+		if c.FixedWindow > 0 {
+			c.Profile = cc.ProfileFixed
 		}
 	}
 	if c.SeqSkip == 0 {

@@ -173,6 +173,7 @@ func (a *assoc) planeFailed(pl *planeTx, _ string) {
 	//= MR-PATH-031
 	pl.loseAll()
 	pl.cur, pl.curLeft, pl.askedAt, pl.asked = nil, 0, 0, 0
+	pl.forgetLoss()
 	e.host.Event(transport.Event{Kind: transport.EventPlaneDown, Peer: a.name, Plane: pl.idx})
 	a.startProbing(pl)
 }
@@ -211,6 +212,11 @@ func (pl *planeTx) probeTimer() {
 		pl.probeAt = never
 		return
 	}
+	if pl.mtu.silent++; pl.mtu.silent >= mtuPlane {
+		//= MR-PATH-071
+		pl.mtu.silent = 0
+		pl.checkMTU()
+	}
 	pl.probeID++
 	pl.probeOut, pl.probeSeen, pl.probeWant = pl.probeOut<<1, pl.probeSeen<<1, true
 	pl.probeAt = e.now.Add(pl.probeGap + pl.noise)
@@ -230,6 +236,7 @@ func (pl *planeTx) onProbeAck(id uint32) {
 	e.C.ProbesAnswered++
 	pl.probeOut &^= 1 << d
 	pl.probeSeen |= 1 << d
+	pl.mtu.silent = 0
 	pl.heardNow()
 	if pl.state != planeProbing || !pl.linkUp() {
 		return
@@ -276,7 +283,7 @@ func (a *assoc) sendProbes(b *pkt.Batch) {
 		pl.probeWant = false
 		pl.probeOut |= 1
 		out := b.Next()
-		p := pl.path(e.rnd.IntN(a.pathLimit))
+		p := pl.path(pl.randomPath())
 		//= MR-PATH-051
 		h := wire.Header{Op: wire.OpProbe, PKey: 0xFFFF, Tag: a.txTag, Path: p.id, Version: wire.Version, TS: e.stamp()}
 		hdrLen := h.Size()

@@ -130,6 +130,7 @@ func (e *Engine) receive(p *pkt.Packet) {
 	//= MR-ASC-032
 	if a.remote != p.Src || a.local != p.Dst {
 		e.C.DropAddr++
+		a.strayed(p, &h, payload)
 		return
 	}
 	if a.state == assocIdle || a.txTag == 0 {
@@ -282,6 +283,14 @@ func (e *Engine) onProbeAck(a *assoc, p *pkt.Packet, h *wire.Header, payload []b
 		//= MR-SEC-006
 		if q := e.qps[pr.PeerQPN]; q != nil && q.a == a && q.remoteQPN == pr.QPN && !q.before(h.TS) {
 			q.onProbeAnswer(&pr)
+		}
+		return
+	}
+	//= MR-PATH-052
+	if x := e.probes.find(pr.ID); x != nil {
+		if x.a == a && !x.queued && x.kind != probeMove && x.p.pl.idx == int(pr.Plane) && pr.Plane == p.Plane {
+			a.planes[pr.Plane].heardNow()
+			e.probes.end(e, x, true)
 		}
 		return
 	}

@@ -64,6 +64,9 @@ func (e *Engine) newRec(p *txPath, q *QP, kind txKind, psn uint64, size int) *tx
 	pl.tail = i
 	//= MR-REL-005
 	pl.inflight += size
+	if pl.a.careAt == never {
+		pl.a.care(max(pl.baseDue, e.now))
+	}
 	if pl.asked++; pl.askedAt == 0 {
 		pl.askedAt = e.now
 	}
@@ -180,6 +183,8 @@ func (e *Engine) lose(i int32) {
 	e.linkLost(i)
 	p.lostCnt++
 	p.pl.lost++
+	p.noteLost()
+	p.pl.noteSize(size, true)
 	p.pl.a.lastLoss = e.now
 	p.pl.win.OnLoss(e.now, size)
 	//= MR-REL-045 MR-MSG-096

@@ -8,6 +8,8 @@ package metaroce
 //  5. finishTx: one DMA call for the batch, then headers are final and sealed.
 
 import (
+	"math/bits"
+
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/transport"
@@ -59,12 +61,16 @@ func (e *Engine) Transmit(now mono.Time, b *pkt.Batch) {
 		a.sendProbes(b)
 		if a.active.n > 0 {
 			a.transmitData(b)
+			if a.careAt <= e.now {
+				a.tend()
+			}
 			a.reschedule()
 		}
 	}
 	if n > 0 {
 		e.rr = (e.rr + 1) % n
 	}
+	e.probes.send(e, b)
 	e.finishTx(b)
 }
 
@@ -143,14 +149,16 @@ func (a *assoc) choosePath(q *QP, lost int) *txPath {
 		return nil
 	}
 	n := len(a.planes)
-	looks := n
-	if lost >= 0 {
-		looks = 2 * n
+	first := 2 * n // looks that pass gray planes over; n more pass the lost one's over; n more take any
+	if a.grays > 0 && !a.e.rnd.Chance(grayShare) {
+		first = 0
+	} else if lost >= 0 {
+		first = n
 	}
-	for i := range looks {
+	for i := first; i < 3*n; i++ {
 		pl := &a.planes[(a.rrPlane+i)%n]
-		//= MR-PATH-024
-		if !pl.room() || !pl.carries(q) || i < n && lost >= 0 && pl.idx == lost>>8 {
+		//= MR-PATH-024 MR-PATH-016
+		if !pl.room() || !pl.carries(q) || i < n && pl.gray || i < 2*n && lost >= 0 && pl.idx == lost>>8 {
 			continue
 		}
 		p := pl.pick(lost)
@@ -198,12 +206,12 @@ func (pl *planeTx) room() bool { return pl.state == planeActive && pl.inflight <
 // that a packet was lost on is the last choice.
 func (pl *planeTx) pick(lost int) *txPath {
 	//= MR-PATH-024 MR-PATH-025
-	ok := func(p *txPath) bool { return p.outstanding() < outstandingMax && int(p.id) != lost }
+	ok := func(p *txPath) bool { return p.outstanding() < outstandingMax && int(p.id) != lost && pl.usableNow(p) }
 	if pl.cur != nil && pl.curLeft > 0 && ok(pl.cur) {
 		pl.curLeft--
 		return pl.cur
 	}
-	e, limit := pl.a.e, pl.a.pathLimit
+	e := pl.a.e
 	var p *txPath
 	for n := pl.recycle.len(); n > 0 && p == nil; n-- {
 		q := pl.paths[pl.recycle.peek()]
@@ -214,18 +222,18 @@ func (pl *planeTx) pick(lost int) *txPath {
 			q.queued = true
 			pl.recycle.push(uint64(q.id & 0xff))
 		//= MR-PATH-020 MR-PATH-022
-		case ok(q) && int(q.id&0xff) < limit && !e.rnd.Chance(recycleRenew):
+		case ok(q) && q.restUntil <= e.now && !e.rnd.Chance(recycleRenew):
 			p = q
 		}
 	}
 	for try := 0; p == nil && try < 4; try++ {
 		//= MR-ASC-051
-		if q := pl.path(e.rnd.IntN(limit)); ok(q) {
+		if q := pl.path(pl.randomPath()); ok(q) && (try == 3 || !q.shuns()) {
 			p = q
 		}
 	}
-	if p == nil && limit == 1 && pl.path(0).outstanding() < outstandingMax {
-		p = pl.path(0)
+	if q := pl.firstPath(); p == nil && bits.OnesCount64(pl.usable) == 1 && q.outstanding() < outstandingMax {
+		p = q
 	}
 	if p == nil {
 		return nil
@@ -246,10 +254,13 @@ func (pl *planeTx) path(i int) *txPath {
 		first = e.rnd.Uint32()
 	}
 	//= MR-WIRE-020
-	p := &txPath{pl: pl, id: uint16(pl.idx<<8 | i), srcPort: 0xC000 | uint16(e.rnd.Uint32()&0x3FFF), next: first, una: first,
+	p := &txPath{pl: pl, id: uint16(pl.idx<<8 | i), srcPort: pl.entropy(i, 0), next: first, una: first,
 		genStart: first, tol: gapTolerance}
 	//= MR-PATH-010
 	pl.paths[i] = p
+	if e.portDenied(pl.idx, p.srcPort) {
+		pl.refresh()
+	}
 	return p
 }
 
