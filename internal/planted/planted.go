@@ -27,7 +27,6 @@ const (
 	FatalRefusalOnce       // a failed QP says so only once
 	UnknownQPSilent        // a request to no QP gets no answer
 	DuplicateNotAcked      // a packet behind the window gets no answer
-	SkippedAcked           // a packet that found no turn in its burst is acknowledged
 	ErrorKeepsBound        // receives in hand are not flushed
 	ResetKeepsBound        // receives in hand do not go back to the SRQ
 	ReceiveTwice           // the receive of a failed SEND is flushed, too
@@ -54,7 +53,6 @@ const (
 	RefusalAsDelivered
 	NoZeroWindowProbe
 	RNREarlyCounted  // refusals of packets that came before their turn count
-	RNRCopiesCounted // refusals of two copies count twice
 	NoQPCopiesCounted
 	FatalNotCumulative
 	NoReadProbe
@@ -64,7 +62,6 @@ const (
 	OldAcksCount // acknowledgements of a former life of the QP count
 	RequestLostForGood
 	WindowLeak
-	RestartIgnored
 	NoICRC
 
 	bugs
@@ -73,13 +70,13 @@ const (
 var names = [bugs]string{"none",
 	"no-overlap-check", "no-overlap-check-at-commit", "held-counts-as-placed", "tail-early", "held-full-acked", "no-key-recheck", "atomic-twice",
 	"relaxed-bypasses-atomic", "bind-at-arrival", "invalidate-at-arrival", "fatal-at-arrival", "ack-what-released", "fatal-refusal-once",
-	"unknown-qp-silent", "duplicate-not-acked", "skipped-acked", "error-keeps-bound", "reset-keeps-bound", "receive-twice", "receive-unbounded",
+	"unknown-qp-silent", "duplicate-not-acked", "error-keeps-bound", "reset-keeps-bound", "receive-twice", "receive-unbounded",
 	"length-of-last-packet", "solicited-lost", "held-leak", "kept-results-count", "refused-is-reported",
 	"read-resend-rereads", "response-lost-for-good", "response-leak",
 	"no-fence", "fence-waits-for-ack-only", "no-atomic-fence", "no-read-limit", "short-tail", "read-done-on-ack", "complete-on-last-ack",
-	"refusal-as-delivered", "no-zero-window-probe", "rnr-early-counted", "rnr-copies-counted", "no-qp-copies-counted", "fatal-not-cumulative",
+	"refusal-as-delivered", "no-zero-window-probe", "rnr-early-counted", "no-qp-copies-counted", "fatal-not-cumulative",
 	"no-read-probe", "dead-requester-mute",
-	"old-acks-count", "request-lost-for-good", "window-leak", "restart-ignored", "no-icrc",
+	"old-acks-count", "request-lost-for-good", "window-leak", "no-icrc",
 }
 
 // String returns the name by which a bug is chosen.

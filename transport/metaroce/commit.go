@@ -73,7 +73,7 @@ func (e *Engine) settle(j *job) {
 		// an earlier operation of the QP failed: the QP ends before this one's turn
 		e.held.put(x.buf)
 		*x = slot{}
-		j.abandoned = !planted.Is(planted.SkippedAcked)
+		j.abandoned = true
 	//= MR-MSG-043 MR-MSG-080
 	case x.code != 0:
 		x.st = slotBad

@@ -6,7 +6,6 @@ import (
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
-	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/transport/wire"
 )
 
@@ -195,7 +194,7 @@ func (a *assoc) takePeer(h *wire.Hello) bool {
 	case a.peerID == h.NICID && a.formerAt != 0 && a.former == h.Instance && a.e.lastCall.Sub(a.formerAt) < lateWord:
 		return false // one that is gone does not come back
 	//= MR-ASC-043 MR-ASC-044 MR-ASC-045
-	case (a.peerID != h.NICID || a.peerInst != h.Instance) && !planted.Is(planted.RestartIgnored):
+	case a.peerID != h.NICID || a.peerInst != h.Instance:
 		a.former, a.formerAt = a.peerInst, a.e.lastCall
 		if a.peerID != h.NICID { // two NICs may take turns at an address
 			a.formerAt = 0

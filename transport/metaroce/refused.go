@@ -43,7 +43,7 @@ func (q *QP) onRefused(psn uint64, f *wire.RefusalBlock, sent mono.Time) {
 			r.rnrCnt = 0
 		}
 		//= MR-MSG-065
-		if (f.InOrder || planted.Is(planted.RNREarlyCounted)) && (sent >= r.rnrUntil || r.rnrCnt == 0 || planted.Is(planted.RNRCopiesCounted)) {
+		if (f.InOrder || planted.Is(planted.RNREarlyCounted)) && (sent >= r.rnrUntil || r.rnrCnt == 0) {
 			r.rnrCnt++
 			r.rnrHead = psn
 		}

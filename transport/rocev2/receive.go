@@ -82,7 +82,8 @@ func (e *Engine) HandlePackets(now mono.Time, ps []pkt.Packet) {
 	e.tick(now)
 	for i := range ps {
 		e.receive(&ps[i])
-		if len(e.in.jobs) == cap(e.in.jobs) {
+		// What follows an invalidation may need the key that ends there.
+		if n := len(e.in.jobs); n == cap(e.in.jobs) || n > 0 && e.in.jobs[n-1].wrOp == transport.OpSendInv {
 			e.commit()
 		}
 	}

@@ -1,0 +1,64 @@
+// Command mroce holds the tools for engineers and researchers; `mroce --help` lists them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/metaroce/metaroce/nicemu/fail"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C stops at once
+	os.Exit(run(ctx, os.Args, os.Stdout, os.Stderr))
+}
+
+// env is what commands share.
+type env struct{ out, err io.Writer }
+
+// run is the program; it returns the exit code.
+func run(ctx context.Context, args []string, out, errs io.Writer) int {
+	e := &env{out, errs}
+	usage := func(_ *cli.Context, err error, _ bool) error { return fail.Usagef("%w; see mroce --help", err) }
+	app := &cli.App{
+		Name: "mroce", Usage: "tools around MetaRoCE for engineers and researchers", Version: version,
+		Writer: out, ErrWriter: errs, HideHelpCommand: true, EnableBashCompletion: true, Suggest: true,
+		Commands: []*cli.Command{e.voprCommand()}, OnUsageError: usage,
+		ExitErrHandler: func(*cli.Context, error) {},
+		Action: func(c *cli.Context) error {
+			if c.Args().Present() {
+				return fail.Usagef("no command %q; see mroce --help", c.Args().First())
+			}
+			return cli.ShowAppHelp(c)
+		},
+	}
+	for _, c := range app.Commands {
+		c.OnUsageError = usage
+	}
+	err := app.RunContext(ctx, args)
+	var code exitCode
+	switch {
+	case err == nil:
+		return fail.OK
+	case errors.As(err, &code): // everything has been said
+		return int(code)
+	}
+	fmt.Fprintf(errs, "mroce: %v\n", err)
+	return fail.Code(err)
+}
+
+// exitCode ends the program without a message.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
