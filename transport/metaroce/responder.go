@@ -165,7 +165,36 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 		return
 	}
 	q.talked = q.talked || a.state == assocUp
+	if q.overBusy(psn, h, len(payload)) {
+		e.commit()
+		e.onRequest(a, rp, h, payload, p)
+		return
+	}
 	q.take(a, rp, h, payload, p, psn)
+}
+
+// overBusy reports whether a later packet of this burst writes some of the same bytes. Whether it may is known when it
+// is done, and only then it is newer data.
+func (q *QP) overBusy(psn uint64, h *wire.Header, n int) bool {
+	s := &q.rsp
+	if !q.touched || n == 0 || h.Op != wire.OpWrite && h.Op != wire.OpWriteImm {
+		return false
+	}
+	for k := psn + 1; k < s.top; k++ {
+		//= MR-MSG-025
+		y := s.slots.at(k)
+		if y.st != slotBusy || !y.write || y.buf != 0 {
+			continue
+		}
+		at := y.addr
+		if y.rkey != h.RKey {
+			at += q.e.host.KeyOffset(q.owner, y.rkey) - q.e.host.KeyOffset(q.owner, h.RKey)
+		}
+		if at < h.VA+uint64(n) && h.VA < at+uint64(y.n) {
+			return true
+		}
+	}
+	return false
 }
 
 // answerFailed: a failed QP answers every packet, or the loss of its one answer would hang the peer or lie to it.
@@ -367,7 +396,7 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 			for n := psn + 1; n < s.top; n++ {
 				y := s.slots.at(n)
 				//= MR-MSG-025
-				if !y.write || (y.st != slotPlaced && y.st != slotBusy || y.buf != 0) && !planted.Is(planted.HeldCountsAsPlaced) {
+				if !y.write || (y.st != slotPlaced || y.buf != 0) && !planted.Is(planted.HeldCountsAsPlaced) {
 					continue
 				}
 				if y.rkey != key { // is it the same memory?

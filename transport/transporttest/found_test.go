@@ -26,6 +26,34 @@ func TestCoveredWriteStillNeedsItsKey(t *testing.T) {
 	}
 }
 
+// TestCoveredByABadWrite: a later WRITE that may not write is no newer data, also when it comes first in one burst.
+func TestCoveredByABadWrite(t *testing.T) {
+	for seed := range uint64(40) {
+		l := rough()
+		l.RateBps, l.Loss, l.Corrupt, l.Reorder, l.ReorderBy = 0, 0, 0, 0.3, 2*mono.Microsecond
+		w := New(Config{Seed: seed, Planes: 1, Link: l})
+		a, b := w.Nodes[0], w.Nodes[1]
+		p, _ := w.Connect(a, b, QPOptions{})
+		b.Keys[7] = Key{0, 1 << 20, true, true, true, false}
+		for i := range 8192 {
+			a.Mem[i] = 1
+		}
+		w.Run(mono.Millisecond) // the association is up
+		p.Send(WR{ID: 1, Op: transport.OpWrite, N: 5000, Key: 7})
+		p.Send(WR{ID: 2, Op: transport.OpWrite, N: 5000, Key: 99})
+		for len(p.Sends) < 2 && w.Now < 5e9 {
+			w.Now = w.Now.Add(8 * mono.Microsecond)
+			w.Run(0)
+		}
+		if len(p.Sends) != 2 || p.Sends[1].Status != transport.RemAccessErr {
+			t.Fatalf("seed %d: %+v", seed, p.Sends)
+		}
+		if p.Sends[0].Status == transport.OK && (b.Mem[0] != 1 || b.Mem[4999] != 1) {
+			t.Fatalf("seed %d: the WRITE is complete and not in memory", seed)
+		}
+	}
+}
+
 // TestWriteBehindInvalidation: a WRITE behind a SEND with invalidate of its key fails and writes nothing, also when
 // both arrive in one burst, in whatever order.
 func TestWriteBehindInvalidation(t *testing.T) {
