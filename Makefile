@@ -9,7 +9,7 @@ GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main
 PREFIX  ?= /usr/local
 B       := build
 
-.PHONY: build demo test test-all test-interop bench lint install uninstall clean help need-go fmt generate
+.PHONY: build vopr demo test test-all test-interop bench lint install uninstall clean help need-go fmt generate
 
 build: need-go $(B)/bin/nicemu ## build everything into build/: bin/nicemu, lib/libibverbs.so.1, tests/*
 	@$(MAKE) --no-print-directory -C verbs
@@ -43,6 +43,13 @@ bench: ## throughput and latency beside TCP on the same machine; table on the sc
 	@bash ci/deps.sh test
 	@$(MAKE) -s build
 	@$$(sh ci/find-go.sh) run ./tools/bench -bin $(B)/bin/nicemu -o $(B)/bench.json
+
+SEED  ?= 1
+SEEDS ?= 2000
+vopr: need-go ## random worlds of NICs, programs and bad networks, checked (SEEDS=2000 SEED=1); a failure prints how to play it again
+	@mkdir -p $(B)/bin
+	@$(GOBUILD) -o $(B)/bin/mroce ./tools/mroce
+	@$(B)/bin/mroce vopr --seeds $(SEEDS) --seed $(SEED)
 
 lint: need-go ## static checks only: golangci-lint, go vet, formats
 	@ci/run.sh generated lint

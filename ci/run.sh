@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/ci
 
-test_jobs="build generated unit race verbs asan fuzz sim pyverbs live lint"
+test_jobs="build generated unit race verbs asan fuzz sim planted pyverbs live lint"
 full_jobs="full_tap full_udp full_mem full_field full_soak"
 
 # ---------------------------------------------------------------- words the jobs use
@@ -112,9 +112,17 @@ job_fuzz() {
 # Random programs over random bad networks in virtual time; other seeds with every commit. A failure prints its rerun.
 job_sim() {
     local first=$(($(git rev-list --count HEAD) * 2000))
-    say "   seeds $first to $((first + 1999))"
-    gotest -timeout 15m -count=1 -run 'TestRandom$' ./transport/transporttest -args -seeds 2000 -seed "$first"
+    say "   seeds from $first on"
+    mkdir -p build/bin
+    "$go" build -o build/bin/mroce ./tools/mroce
+    build/bin/mroce vopr --seeds 2000 --seed "$first"
+    build/bin/mroce vopr --seeds 500 --seed "$first" --transport rocev2
+    count 2 0
+    gotest -timeout 15m -count=1 -run 'TestRandom$' ./transport/transporttest -args -seeds 500 -seed "$first"
 }
+
+# Bugs planted in the core, one at a time: the checkers of job_sim must catch each.
+job_planted() { gotest -tags planted -timeout 15m -count=1 -run TestPlanted ./tools/vopr; }
 
 job_live() {
     [ -x build/bin/nicemu ] || absent "build/bin/nicemu"

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/metaroce/metaroce/nicemu/fail"
+)
+
+// mroce runs the program.
+func mroce(args ...string) (code int, out, errs string) {
+	var o, e bytes.Buffer
+	code = run(context.Background(), append([]string{"mroce"}, args...), &o, &e)
+	return code, o.String(), e.String()
+}
+
+func TestVopr(t *testing.T) {
+	for _, x := range []struct {
+		args string
+		code int
+		say  string // on stdout or stderr
+	}{
+		{"vopr", fail.OK, "1 seeds from 1: clean"},
+		{"vopr --seed 3 --seeds 4", fail.OK, "4 seeds from 3: clean"},
+		{"vopr --seed 3 --with loss,srq", fail.OK, "srq"},
+		{"vopr --seed 3 --trace", fail.OK, "connection 0, life 1"},
+		{"vopr 3", fail.Usage, "--seed N"},
+		{"vopr --seeds 0", fail.Usage, "at least 1"},
+		{"vopr --seeds 5 --trace", fail.Usage, "one seed"},
+		{"vopr --sed 5", fail.Usage, "-sed"},
+		{"vopr --seed x", fail.Usage, "seed"},
+		{"vopr --with los", fail.Usage, "no feature"},
+		{"vopr --transport tcp", fail.Usage, "metaroce or rocev2"},
+		{"vorp", fail.Usage, "vorp"},
+	} {
+		code, out, errs := mroce(strings.Fields(x.args)...)
+		if code != x.code || !strings.Contains(out+errs, x.say) {
+			t.Errorf("mroce %s: code %d, want %d and %q\n%.300s\n%s", x.args, code, x.code, x.say, out, errs)
+		}
+	}
+}
+
+// TestVoprJSON: the object at the end has the same fields whatever happened.
+func TestVoprJSON(t *testing.T) {
+	code, out, _ := mroce("vopr", "--seed", "5", "--seeds", "3", "--json")
+	var got map[string]any
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != fail.OK {
+		t.Fatal(code, err, out)
+	}
+	for _, k := range []string{"first_seed", "seeds", "failed", "requests", "packets", "steps", "virtual_seconds", "wall_seconds", "partial", "transport"} {
+		if _, is := got[k]; !is {
+			t.Errorf("no field %q in %s", k, out)
+		}
+	}
+}
+
+// TestInterrupted: Ctrl-C ends with what there is.
+func TestInterrupted(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	var o, e bytes.Buffer
+	if code := run(ctx, []string{"mroce", "vopr", "--seeds", "1000"}, &o, &e); code != fail.Stopped || !strings.Contains(o.String(), "partial") {
+		t.Errorf("code %d: %s %s", code, o.String(), e.String())
+	}
+}
