@@ -355,6 +355,31 @@
 #define MRW_REFUSAL_BLOCK_PSN_OFF 13
 #define MRW_REFUSAL_BLOCK_PSN_BITS 24
 
+/* Trim block
+ *  0                   1                   2                   3
+ *  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+ * +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ * |   Type = 5    |   Words = 3   |             Path              |
+ * +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ * |                              Seq                              |
+ * +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ * |L|     rsv     |                   reserved                    |
+ * +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+ */
+#define MRW_TRIM_BLOCK_LEN 12
+#define MRW_TRIM_BLOCK_TYPE_OFF 0
+#define MRW_TRIM_BLOCK_TYPE_BITS 8
+#define MRW_TRIM_BLOCK_WORDS_OFF 1
+#define MRW_TRIM_BLOCK_WORDS_BITS 8
+#define MRW_TRIM_BLOCK_PATH_OFF 2
+#define MRW_TRIM_BLOCK_PATH_BITS 16
+#define MRW_TRIM_BLOCK_SEQ_OFF 4
+#define MRW_TRIM_BLOCK_SEQ_BITS 32
+#define MRW_TRIM_BLOCK_LAST_HOP_OFF 8
+#define MRW_TRIM_BLOCK_LAST_HOP_BITS 1
+#define MRW_TRIM_BLOCK_LAST_HOP_MASK 0x80
+#define MRW_TRIM_BLOCK_LAST_HOP_SHIFT 7
+
 /* First word of HELLO
  *  0                   1                   2                   3
  *  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -584,6 +609,7 @@ enum mrw_block_type {
 	MRW_BLOCK_PLANE = 0x2, /* what arrived on a plane, and its grant */
 	MRW_BLOCK_QP = 0x3, /* receive limit of a QP */
 	MRW_BLOCK_REFUSAL = 0x4, /* a packet was refused */
+	MRW_BLOCK_TRIM = 0x5, /* a packet arrived without its payload */
 };
 
 /* RefusalCode: why a packet was refused; the range of the code says what to do: below 0x40 resend, below 0x80 fail, else ignore */

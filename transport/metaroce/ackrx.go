@@ -47,6 +47,10 @@ func (a *assoc) onAck(p *pkt.Packet, h *wire.Header, payload []byte) {
 			if q := e.qps[b.QPN]; q != nil && q.a == a && !q.before(h.TS) && (q.state == StateRTS || q.state == StateSQD) {
 				q.onLimit(b.Limit)
 			}
+		case wire.BlockTrim:
+			var b wire.TrimBlock
+			r.Trim(&b)
+			a.onTrim(&b)
 		default: // refusals were taken above
 		}
 	}

@@ -25,6 +25,7 @@ type assocRx struct {
 	paths    [maxPlanes][]*rxPath
 	dirty    []*rxPath
 	refusals []refusal
+	trims    []wire.TrimBlock
 	limits   []*QP
 	planes   [maxPlanes]rxPlane
 	count    int // data packets since the last ack
@@ -59,7 +60,7 @@ func (r *assocRx) init(a *assoc) {
 	for _, q := range r.limits {
 		q.limitDirty = 0
 	}
-	*r = assocRx{a: a, ackDue: never, dirty: r.dirty[:0], refusals: r.refusals[:0], limits: r.limits[:0]}
+	*r = assocRx{a: a, ackDue: never, dirty: r.dirty[:0], refusals: r.refusals[:0], trims: r.trims[:0], limits: r.limits[:0]}
 }
 
 // path returns the receiver's record of a path, or nil for an id that cannot be.
@@ -328,6 +329,7 @@ func (a *assoc) buildAck(b *pkt.Batch, plane int) bool {
 		keep = append(keep, x)
 	}
 	r.refusals = keep
+	more = r.addTrims(&w) || more
 	more = a.addLimits(&w) || more
 	more = a.addPaths(&w) || more
 	n := w.Finish()

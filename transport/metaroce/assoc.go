@@ -59,20 +59,21 @@ type assoc struct {
 	openAt           mono.Time // first INIT of this handshake; 0 = it was answered
 
 	// sending
-	planes    []planeTx
-	rrPlane   int
-	grays     int    // planes whose loss stands out
-	active    qpRing // QPs with something to send
-	srtt      mono.Duration
-	rttvar    mono.Duration
-	hold      mono.Duration // longest ack hold the peer announced
-	pathLimit int           // path indexes below it may be used
-	widen     float64       // of the time rule, after spurious losses
-	widenAt   mono.Time
-	rackT     mono.Time // when the newest acknowledged packet was sent
-	lastHeard mono.Time
-	heardUp   mono.Time // the same, of the instance that we know
-	lastLoss  mono.Time
+	planes     []planeTx
+	rrPlane    int
+	grays      int     // planes whose loss stands out
+	twinCredit float64 // bytes that second copies may take
+	active     qpRing  // QPs with something to send
+	srtt       mono.Duration
+	rttvar     mono.Duration
+	hold       mono.Duration // longest ack hold the peer announced
+	pathLimit  int           // path indexes below it may be used
+	widen      float64       // of the time rule, after spurious losses
+	widenAt    mono.Time
+	rackT      mono.Time // when the newest acknowledged packet was sent
+	lastHeard  mono.Time
+	heardUp    mono.Time // the same, of the instance that we know
+	lastLoss   mono.Time
 
 	// receiving
 	rx       assocRx

@@ -26,6 +26,7 @@ type Counters struct {
 	PlaneFailures, PlaneReturns                   uint64
 	PathRests, PathRerolls                        uint64 // for marks; another entropy
 	PathSuspects, PathQuarantines                 uint64
+	Trimmed, LostTrim, Twins                      uint64 // trimmed packets that came; ours that others told of; messages sent twice
 	MTUChanges, PeerMoves                         uint64
 	ProbesSent, ProbesAnswered, ProbesReceived    uint64
 	TxRecordsFull, HeldPackets, HeldFull          uint64

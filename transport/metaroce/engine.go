@@ -49,6 +49,9 @@ type Config struct {
 	AckHold         mono.Duration // longest that an ack is held back, announced in HELLO; 0 = by the wires' noise
 	SeqSkip         float64       // chance that a path sequence is left out
 	FixedWindow     int           // bytes; not 0: no congestion control (tests)
+	TrimDSCP        uint8         // class of packets that a switch trimmed; 0 = none
+	TrimLastDSCP    uint8         // the same, trimmed on the last hop
+	TwinShare       float64       // share of the bytes that second copies of one-packet messages may take; 0 = none are sent
 	Profile         string        // of congestion control; "" = the default
 }
 
@@ -87,6 +90,7 @@ type Engine struct {
 	out      rx // scratch of HandlePackets
 	ctl      ctlQueue
 	probes   probeTable
+	trimming bool              // what is called lost now was trimmed
 	ents     []Entropies       // by plane, of new associations
 	denied   map[uint16]uint16 // planes on which an entropy is not to be used, by bit
 	profile  cc.Profile        // of new associations

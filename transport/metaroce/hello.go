@@ -134,6 +134,11 @@ func (e *Engine) onHello(p *pkt.Packet, payload []byte) {
 	case wire.HelloConfirm:
 		e.onHelloConfirm(p, &h)
 	case wire.HelloAccept:
+		//= MR-ASC-023
+		if h.Chosen != wire.Version {
+			e.C.HelloVersion++
+			return
+		}
 		//= MR-ASC-010
 		if a := e.byTag[h.EchoTag]; a != nil && a.remote == p.Src && a.state != assocIdle {
 			a.takePeer(&h)

@@ -100,7 +100,9 @@ func (e *Engine) receive(p *pkt.Packet) {
 	//= MR-WIRE-062 MR-GEN-002
 	payload, d := wire.Decode(p.Data, &h)
 	if d != 0 {
-		e.C.Drop[d]++
+		if !e.trimmed(p) {
+			e.C.Drop[d]++
+		}
 		return
 	}
 	e.C.RxPackets++

@@ -183,8 +183,10 @@ func (e *Engine) lose(i int32) {
 	e.linkLost(i)
 	p.lostCnt++
 	p.pl.lost++
-	p.noteLost()
-	p.pl.noteSize(size, true)
+	if !e.trimming {
+		p.noteLost()
+		p.pl.noteSize(size, true)
+	}
 	p.pl.a.lastLoss = e.now
 	p.pl.win.OnLoss(e.now, size)
 	//= MR-REL-045 MR-MSG-096

@@ -42,6 +42,7 @@ type requester struct {
 	ps         ring[pst]
 	rtx        fifo      // PSNs to send again
 	parked     fifo      // refused PSNs, in order of refusal
+	twin       uint64    // PSN that may go a second time at once; 0 = none
 	parkDue    mono.Time // when the first of them may go again; 0 = none
 
 	nssn, sentSSN uint64 // next send number; one past the highest sent
@@ -196,6 +197,12 @@ func (q *QP) nextRequest() (uint64, bool) {
 		return 0, false
 	}
 	r := &q.req
+	if psn := r.twin; psn != 0 {
+		if psn >= r.una && psn < r.stop && r.ps.at(psn).out == 1 && !r.ps.at(psn).acked {
+			return psn, true
+		}
+		r.twin = 0
+	}
 	//= MR-REL-046
 	for r.rtx.len() > 0 {
 		psn := r.rtx.peek()
@@ -298,6 +305,12 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 	fresh := psn == r.next
 	if fresh {
 		q.takeNext()
+		q.wantTwin(psn)
+	} else if psn == r.twin {
+		//= MR-REL-048 MR-REL-064
+		r.twin = 0
+		j.hdr.Flags |= wire.FlagCopy
+		q.e.C.Twins++
 	} else {
 		r.rtx.pop()
 		r.ps.at(psn).queued = false
@@ -539,3 +552,27 @@ func (q *QP) payloadFailed(kind txKind, n uint64, err transport.MemErr) {
 	}
 	q.kill(n, transport.LocProtErr)
 }
+
+// wantTwin has a message of one packet sent a second time, where copies are a small share of the bytes sent.
+func (q *QP) wantTwin(psn uint64) {
+	a, r := q.a, &q.req
+	share := q.e.cfg.TwinShare
+	if share == 0 {
+		return
+	}
+	w := r.wq(uint64(r.ps.at(psn).wqe))
+	size := float64(wire.MaxOverhead)
+	if !w.Op.HasResponse() {
+		i := psn - w.first
+		size += float64(q.cut(w, i+1) - q.cut(w, i))
+	}
+	//= MR-REL-064
+	a.twinCredit = min(a.twinCredit+share*size, twinCreditMax)
+	if w.first == w.last && a.twinCredit >= size {
+		a.twinCredit -= size
+		r.twin = psn
+	}
+}
+
+// twinCreditMax bounds how many copies a pause allows: some packets.
+const twinCreditMax = 16 << 10

@@ -35,6 +35,7 @@ type acked struct {
 	Planes   []wire.PlaneBlock
 	QPs      []wire.QPBlock
 	Refusals []wire.RefusalBlock
+	Trims    []wire.TrimBlock
 }
 
 // read decodes a packet that an engine sent; engines must not send what cannot be decoded.
@@ -80,6 +81,9 @@ func (a *acked) read(payload []byte) wire.Drop {
 		case wire.BlockRefusal:
 			a.Refusals = append(a.Refusals, wire.RefusalBlock{})
 			r.Refusal(&a.Refusals[len(a.Refusals)-1])
+		case wire.BlockTrim:
+			a.Trims = append(a.Trims, wire.TrimBlock{})
+			r.Trim(&a.Trims[len(a.Trims)-1])
 		}
 	}
 	return wire.Accepted
@@ -358,6 +362,9 @@ func (f *forge) ack(a acked) pkt.Packet {
 	w.Init(b)
 	for i := range a.Refusals {
 		w.Refusal(&a.Refusals[i])
+	}
+	for i := range a.Trims {
+		w.Trim(&a.Trims[i])
 	}
 	for i := range a.Planes {
 		w.Plane(&a.Planes[i])

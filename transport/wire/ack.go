@@ -135,6 +135,24 @@ type RefusalBlock struct {
 	InOrder bool  // its PSN was the next in order
 }
 
+// TrimBlock says that a packet arrived without its payload.
+//
+//	bits TrimBlock
+//	 0                   1                   2                   3
+//	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|   Type = 5    |   Words = 3   |             Path              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|                              Seq                              |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+//	|L|     rsv     |                   reserved                    |
+//	+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
+type TrimBlock struct {
+	Path    uint16
+	Seq     uint32
+	LastHop bool // trimmed before the port of the receiver
+}
+
 // AckWriter builds the payload of an ACK. The zero value is useless; call Init.
 type AckWriter struct {
 	b []byte
@@ -228,6 +246,20 @@ func (w *AckWriter) Refusal(r *RefusalBlock) bool {
 	return true
 }
 
+// Trim adds a trim block; false = no room.
+func (w *AckWriter) Trim(t *TrimBlock) bool {
+	b := w.block(BlockTrim, TrimBlockLen, t.Path)
+	if b == nil {
+		return false
+	}
+	binary.BigEndian.PutUint32(b[offTrimBlockSeq:], t.Seq)
+	clear(b[offTrimBlockLastHop:])
+	if t.LastHop {
+		b[offTrimBlockLastHop] = maskTrimBlockLastHop
+	}
+	return true
+}
+
 // AckReader walks over the blocks of an ACK. Init checks everything; what follows cannot fail.
 type AckReader struct {
 	b       []byte // from the next block on
@@ -244,6 +276,7 @@ var blockLens = [...][2]int{
 	BlockPlane:   {PlaneBlockLen / 4, 255},
 	BlockQP:      {QPBlockLen / 4, 255},
 	BlockRefusal: {RefusalBlockLen / 4, 255},
+	BlockTrim:    {TrimBlockLen / 4, 255},
 }
 
 // Init checks the structure of an ACK's payload and begins the walk.
@@ -280,7 +313,7 @@ func (r *AckReader) Next() (BlockType, bool) {
 	for len(r.b) > 0 {
 		n := 4 * int(r.b[offBlockHeadWords])
 		r.cur, r.b = r.b[:n], r.b[n:]
-		if t := BlockType(r.cur[offBlockHeadType]); t >= BlockPath && t <= BlockRefusal {
+		if t := BlockType(r.cur[offBlockHeadType]); t >= BlockPath && t <= BlockTrim {
 			return t, true
 		}
 		r.Unknown++ // skipped
@@ -334,5 +367,16 @@ func (r *AckReader) Refusal(f *RefusalBlock) {
 		PSN:     serial.PSN(be24(b[offRefusalBlockPSN-1:])),
 		Timer:   b[offRefusalBlockInOrder] & maskRefusalBlockTimer,
 		InOrder: b[offRefusalBlockInOrder]&maskRefusalBlockInOrder != 0,
+	}
+}
+
+// Trim reads the block that Next found, of type BlockTrim.
+func (r *AckReader) Trim(t *TrimBlock) {
+	b := r.cur
+	_ = b[TrimBlockLen-1]
+	*t = TrimBlock{
+		Path:    binary.BigEndian.Uint16(b[offBlockHeadOwn:]),
+		Seq:     binary.BigEndian.Uint32(b[offTrimBlockSeq:]),
+		LastHop: b[offTrimBlockLastHop]&maskTrimBlockLastHop != 0,
 	}
 }

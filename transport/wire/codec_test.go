@@ -171,9 +171,10 @@ func TestNoAllocations(t *testing.T) {
 	var plane PlaneBlock
 	var qp QPBlock
 	var ref RefusalBlock
+	var trim TrimBlock
 	check("AckWriter", func() {
 		w.Init(b)
-		if !w.Path(&path) || !w.Plane(&plane) || !w.QP(&qp) || !w.Refusal(&ref) {
+		if !w.Path(&path) || !w.Plane(&plane) || !w.QP(&qp) || !w.Refusal(&ref) || !w.Trim(&trim) {
 			t.Fatal("no room")
 		}
 		n = w.Finish()
@@ -193,6 +194,8 @@ func TestNoAllocations(t *testing.T) {
 				r.QP(&qp)
 			case BlockRefusal:
 				r.Refusal(&ref)
+			case BlockTrim:
+				r.Trim(&trim)
 			}
 		}
 	})
@@ -255,5 +258,49 @@ func TestLongerThanDrawn(t *testing.T) {
 	var m Hello
 	if d := DecodeHello(h, &m); d != Accepted || m.NICID != 1 || m.Instance != 2 || m.Tag != 3 || m.EchoTag != 4 {
 		t.Errorf("%v %+v", d, m)
+	}
+}
+
+// TestTrim: trim blocks, and what is left of a trimmed packet.
+func TestTrim(t *testing.T) {
+	b := make([]byte, 100)
+	for i := range b {
+		b[i] = 0xFF
+	}
+	var w AckWriter
+	w.Init(b)
+	in := [...]TrimBlock{{Path: 0x1234, Seq: 0xFFFFFFFE, LastHop: true}, {Path: 7, Seq: 9}}
+	for i := range in {
+		if !w.Trim(&in[i]) {
+			t.Fatal("no room")
+		}
+	}
+	var r AckReader
+	if d := r.Init(b[:w.Finish()]); d != Accepted {
+		t.Fatal(d)
+	}
+	for _, want := range in {
+		typ, ok := r.Next()
+		var got TrimBlock
+		if r.Trim(&got); !ok || typ != BlockTrim || got != want {
+			t.Errorf("%v %+v, want %+v", typ, got, want)
+		}
+	}
+	h := Header{Op: OpWrite, PKey: PKeyDefault, DestQP: 5, PSN: 6, Tag: 7, Path: 8, Version: Version, Seq: 9, TS: 10, Len: 100}
+	p := make([]byte, 200)
+	h.Put(p)
+	Seal(p)
+	var got Header
+	//= MR-REL-060
+	if !DecodeTrimmed(p[:BTHLen+MPHLen], &got) || got.Path != 8 || got.Seq != 9 || got.Tag != 7 || got.Len != 0 {
+		t.Errorf("%+v", got)
+	}
+	if DecodeTrimmed(p[:BTHLen+MPHLen-1], &got) {
+		t.Error("too short")
+	}
+	h.Op = OpAck
+	h.Put(p)
+	if DecodeTrimmed(p, &got) {
+		t.Error("a trimmed ACK means nothing")
 	}
 }

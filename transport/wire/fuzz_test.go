@@ -119,6 +119,10 @@ func copyBlocks(t *testing.T, r *AckReader, w *AckWriter) (n int) {
 			var b RefusalBlock
 			r.Refusal(&b)
 			ok, size = w.Refusal(&b), RefusalBlockLen
+		case BlockTrim:
+			var b TrimBlock
+			r.Trim(&b)
+			ok, size = w.Trim(&b), TrimBlockLen
 		}
 		if !ok || w.Len()-before != size {
 			t.Fatalf("block %v: room %v, %d bytes, want %d", typ, ok, w.Len()-before, size)

@@ -176,6 +176,18 @@ func (h *Header) putExt(b []byte) {
 	}
 }
 
+// DecodeTrimmed reads what is left of a data packet that a switch trimmed: BTH and MPH. There is no checksum.
+func DecodeTrimmed(b []byte, h *Header) bool {
+	*h = Header{}
+	if len(b) < BTHLen+MPHLen || b[offBTHSE]&maskBTHTVer != 0 {
+		return false
+	}
+	//= MR-REL-060
+	h.getBTH(b)
+	h.getMPH(b[BTHLen:])
+	return h.Version == Version && h.Op.IsData()
+}
+
 // Decode checks a whole packet and fills h. It returns the payload without the pad, which shares memory with b.
 // When d is not Accepted, h may be half filled and must not be used (but for counting by h.Op after DropICRC).
 func Decode(b []byte, h *Header) (payload []byte, d Drop) {

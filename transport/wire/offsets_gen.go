@@ -42,6 +42,7 @@ const (
 	PlaneBlockLen    = 12 // Plane block
 	QPBlockLen       = 12 // QP block
 	RefusalBlockLen  = 16 // Refusal block
+	TrimBlockLen     = 12 // Trim block
 	HelloHeadLen     = 4  // First word of HELLO
 	TLVHeadLen       = 4  // Head of a TLV
 	HelloNICLen      = 16 // NIC
@@ -193,6 +194,17 @@ const (
 	maskRefusalBlockTimer    = 0x1f
 	shiftRefusalBlockTimer   = 0
 	offRefusalBlockPSN       = 13
+)
+
+// Trim block: offsets in bytes; of fields shorter than a byte, mask and shift within it.
+const (
+	offTrimBlockType      = 0
+	offTrimBlockWords     = 1
+	offTrimBlockPath      = 2
+	offTrimBlockSeq       = 4
+	offTrimBlockLastHop   = 8
+	maskTrimBlockLastHop  = 0x80
+	shiftTrimBlockLastHop = 7
 )
 
 // First word of HELLO: offsets in bytes; of fields shorter than a byte, mask and shift within it.
@@ -404,6 +416,8 @@ const (
 	BlockQP BlockType = 3
 	// BlockRefusal: a packet was refused.
 	BlockRefusal BlockType = 4
+	// BlockTrim: a packet arrived without its payload.
+	BlockTrim BlockType = 5
 )
 
 // String returns the name in the spec.
@@ -417,6 +431,8 @@ func (b BlockType) String() string {
 		return "QP"
 	case BlockRefusal:
 		return "REFUSAL"
+	case BlockTrim:
+		return "TRIM"
 	}
 	return unknown("blocktype", uint32(b))
 }
