@@ -41,7 +41,6 @@ type end struct {
 	recvs   []*recv // all of this life, in the order of posting
 	nextRcv int     // the next one to complete
 	rcvBad  bool    // one completed with an error
-	gone    mono.Time
 }
 
 // alive reports whether the program may go on using the end.
@@ -61,12 +60,10 @@ type recv struct {
 
 // srq is a node's shared receive queue. Its program posts again only what has completed.
 type srq struct {
-	n     *node
-	q     []*recv
-	pool  int
-	out   int // posted and not completed
-	ends  []*end
-	dryAt mono.Time // when it was last found empty
+	n    *node
+	q    []*recv
+	pool int
+	out  int // posted and not completed
 }
 
 // sharedCells are counters that many QPs add to at once.

@@ -125,7 +125,8 @@ func NewPlan(seed uint64, with Feature) Plan {
 		p.Nodes += 1 + r.IntN(3)
 	}
 	p.Conns = p.Nodes - 1 + r.IntN(3)
-	p.Features = Feature(r.Uint64())&(features-1) | Feature(r.Uint64())&Feature(r.Uint64())&(features-1)
+	often, now, then := Feature(r.Uint64()), Feature(r.Uint64()), Feature(r.Uint64())
+	p.Features = (often | now&then) & (features - 1) // five in eight
 	drop := func(chance float64, f Feature) {
 		if r.Chance(chance) {
 			p.Features &^= f
