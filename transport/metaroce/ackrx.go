@@ -198,7 +198,7 @@ func (a *assoc) wasSpurious(p *txPath, sent mono.Time) {
 		return
 	}
 	//= MR-REL-043
-	p.tol = min(2*p.tol, maxTolerance)
+	p.tol, p.tolAt = min(2*p.tol, maxTolerance), a.e.now
 	if a.e.now.Sub(a.widenAt) > a.srtt {
 		a.widen = min(a.widen+0.5, timeWidenMax)
 		a.widenAt = a.e.now
@@ -233,6 +233,9 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	if now.Sub(a.widenAt) > 30*a.srtt && a.widen > 0 { // the widening decays
 		a.widen = max(0, a.widen-0.5)
 		a.widenAt = now
+	}
+	if p.tol > gapTolerance && now.Sub(p.tolAt) > 30*a.srtt { // and so does the tolerance
+		p.tol, p.tolAt = max(p.tol/2, gapTolerance), now
 	}
 	q := float64(rtt - pl.base)
 	pl.avgq += (q - pl.avgq) / 16

@@ -159,6 +159,7 @@ type txPath struct {
 	ce        uint32
 	queued    bool // on the recycle queue
 	state     pathState
+	tolAt     mono.Time // when tol changed last
 	restUntil mono.Time // passed over until then
 	rests     int       // in a row
 	gen       uint32    // entropies it had before the present one

@@ -41,6 +41,7 @@ type PathInfo struct {
 	Marked      uint64        `json:"mroce_ce_marks_total"`
 	Rerolls     uint64        `json:"mroce_entropy_changes_total"`
 	Loss        float64       `json:"mroce_loss_ratio"`
+	Tolerance   int           `json:"mroce_gap_tolerance_packets"` // later packets acknowledged that make one lost
 	SRTT        mono.Duration `json:"-"`
 }
 
@@ -110,7 +111,7 @@ func (pl *planeTx) info() PlaneInfo {
 		pi.ActivePaths++
 		pi.Paths = append(pi.Paths, PathInfo{Path: i, SrcPort: int(p.srcPort), State: p.state.String(), Outstanding: p.outstanding(),
 			Denied: pl.deny>>i&1 != 0 || pl.a.e.portDenied(pl.idx, p.srcPort), Sent: p.sent, Lost: p.lostCnt, Marked: uint64(p.ce),
-			Rerolls: uint64(p.gen), Loss: p.lossMean, SRTT: p.srtt})
+			Rerolls: uint64(p.gen), Loss: p.lossMean, Tolerance: int(p.tol), SRTT: p.srtt})
 	}
 	return pi
 }

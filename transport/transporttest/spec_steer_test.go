@@ -611,3 +611,31 @@ func TestSpecProfile(t *testing.T) {
 		}
 	}
 }
+
+// TestSpecToleranceDecays: a path that was patient once is as quick as the others after a while.
+func TestSpecToleranceDecays(t *testing.T) {
+	s, _ := stream(t, Config{Seed: 13, Engine: small}, 1024, 4000)
+	late := false
+	s.fate = func(x *sent) mono.Duration {
+		if x.From == 0 && x.Op.IsData() && !late && x.At > 2_000_000 {
+			late = true
+			return 12 * mono.Microsecond
+		}
+		return 0
+	}
+	most := func() (m int) {
+		for _, p := range plane(s, 0).Paths {
+			m = max(m, p.Tolerance)
+		}
+		return m
+	}
+	//= MR-REL-043
+	if !s.until(5*mono.Millisecond, func() bool { return most() > 3 }) {
+		t.Fatalf("a late packet leaves the tolerance at %d", most())
+	}
+	s.run(20 * mono.Millisecond)
+	//= MR-REL-043
+	if most() != 3 {
+		t.Errorf("it stays at %d", most())
+	}
+}
