@@ -2,7 +2,11 @@
 // Source: protocol.md section 4 and the trials behind it.
 package cc
 
-import "github.com/metaroce/metaroce/internal/mono"
+import (
+	"math"
+
+	"github.com/metaroce/metaroce/internal/mono"
+)
 
 // Sample is what one acknowledgement says about a plane.
 type Sample struct {
@@ -32,6 +36,8 @@ type Limits struct {
 	Start  int           // first window
 	Max    int           // largest window
 	Target mono.Duration // queueing delay to stay under; the wire's timing noise at least
+	Rate   float64       // bytes a nanosecond; where it is known (not 0), two bandwidth-delay products bound the window
+	Noise  mono.Duration // what the wire's timing adds to the base RTT
 }
 
 // DelayECN is the default controller: grows while delay is under target, cuts in proportion to the excess at most
@@ -110,7 +116,11 @@ func (c *DelayECN) OnAck(s Sample) {
 		if c.calm >= calmRounds {
 			rate *= growthCalm
 		}
-		c.cwnd += n * rate * (target - q) / target
+		inc := rate * c.cwnd
+		if bdp := c.l.Rate * float64(s.Base+c.l.Noise); bdp > 0 { // an eighth of the product, a quarter after calm rounds
+			inc = min(inc, bdp*math.Sqrt(rate*growth))
+		}
+		c.cwnd += share * inc * (target - q) / target
 	}
 	if s.Full {
 		c.cwnd += share * packet // one packet a round trip: fairness
@@ -127,7 +137,12 @@ func (c *DelayECN) OnAck(s Sample) {
 	if s.Now.Sub(c.roundAt) >= mono.Duration(c.rtt) {
 		c.endRound(s.Now)
 	}
-	c.cwnd = min(max(c.cwnd, packet), float64(c.l.Max))
+	most := float64(c.l.Max)
+	if c.l.Rate > 0 && s.Base > 0 {
+		//= MR-CC-008
+		most = min(most, max(2*c.l.Rate*float64(s.Base+c.l.Noise), 4*packet))
+	}
+	c.cwnd = min(max(c.cwnd, packet), most)
 }
 
 // endRound applies the loss rule (policer, black hole): what is lost for lack of room is for grant, delay and ECN.

@@ -243,10 +243,19 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	full := 10*(pl.inflight+bytes) >= 7*pl.win.Window()
 	pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, RTT: rtt, Base: pl.base, CE: ce, Full: full})
 	//= MR-PATH-021
-	if !p.queued && !ce && q <= max(recycleDelay*pl.avgq, float64(a.srtt)/20) {
-		p.queued = true
+	if pl.recycle.len() < recycleMax && !ce && q <= max(recycleDelay*pl.avgq, float64(a.srtt)/20) {
 		pl.recycle.push(uint64(p.id & 0xff))
 	}
+}
+
+// sending is how much longer than a probe a full packet takes over four links of the port's rate. Full probes would
+// measure it, and many at once each other's queue.
+func (pl *planeTx) sending() mono.Duration {
+	rate := pl.a.e.cfg.Planes[pl.idx].RateBps
+	if rate == 0 {
+		return 0
+	}
+	return mono.Duration(4 * float64(pl.packetMax) * 8e9 / float64(rate))
 }
 
 // noteBase keeps the smallest round trip of the last two periods of five seconds.

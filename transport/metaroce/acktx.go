@@ -121,7 +121,11 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 // holdTime is how long news wait for company: RTT/8, at most what HELLO announced.
 func (r *assocRx) holdTime() mono.Duration {
 	//= MR-REL-021 MR-ASC-054
-	return min(max(r.a.srtt/8, mono.Microsecond), r.a.e.cfg.AckHold)
+	rtt := r.a.srtt
+	if b := r.a.planes[r.lastRx].base; b > 0 && r.a.rttvar == 0 { // who only receives has no round trips of data
+		rtt = b
+	}
+	return min(max(rtt/8, mono.Microsecond), r.a.e.cfg.AckHold)
 }
 
 func (r *assocRx) dirtyPath(p *rxPath) {
@@ -336,7 +340,7 @@ func (a *assoc) buildAck(b *pkt.Batch, plane int) bool {
 	sealPacket(out, &h, hdrLen, n)
 	out.Plane, out.Src, out.Dst, out.TOS = uint8(plane), a.local, a.remote, pkt.ECT0
 	//= MR-WIRE-002
-	out.SrcPort = a.planes[plane].firstPath().srcPort
+	out.SrcPort = a.planes[plane].ackEntropy()
 	e.C.TxAcks++
 	return more
 }

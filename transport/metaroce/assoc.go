@@ -114,6 +114,7 @@ type planeTx struct {
 	markMean   float64 // share of acknowledgements that brought marks
 	baseDue    mono.Time
 	baseSent   uint64  // packets sent when the base was measured last
+	baseGot    uint32  // bytes received then
 	basePath   *txPath // to be measured: it has a new entropy
 	mtu        mtuTx
 	recycle    fifo
@@ -122,6 +123,7 @@ type planeTx struct {
 	packetMax  int
 	noise      mono.Duration
 	lastHeard  mono.Time
+	nextSend   mono.Time     // where a window below one packet is paced
 	asked      int           // packets sent since the plane was heard
 	askedAt    mono.Time     // first packet sent since the plane was heard, 0 = none
 	base       mono.Duration // smallest round trip of the last two periods
@@ -157,7 +159,6 @@ type txPath struct {
 	rttvar    mono.Duration
 	tol       uint32
 	ce        uint32
-	queued    bool // on the recycle queue
 	state     pathState
 	tolAt     mono.Time // when tol changed last
 	restUntil mono.Time // passed over until then
@@ -204,11 +205,7 @@ func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 func (e *Engine) newWindow(c PlaneConfig, p cc.Profile) cc.Controller {
 	//= MR-CC-006 MR-CC-008
 	target := max(c.TimerNoise, 6*mono.Microsecond)
-	maxW := 4 << 20
-	if rate := c.RateBps; rate > 0 { // two BDP at a round trip of a millisecond at most
-		maxW = int(min(uint64(maxW), max(rate/8/1000*2, 64<<10)))
-	}
-	return p.Make(cc.Limits{Packet: min(c.PacketMax, maxPayload+128), Start: defaultWindow, Max: maxW, Target: target})
+	return p.Make(cc.Limits{Packet: min(c.PacketMax, maxPayload+128), Start: defaultWindow, Max: 4 << 20, Target: target, Rate: float64(c.RateBps) / 8e9, Noise: c.TimerNoise})
 }
 
 func (a *assoc) resetRTT() {
@@ -290,7 +287,6 @@ func (a *assoc) up() {
 	for _, q := range a.qps {
 		q.wake()
 	}
-	a.care(a.e.now)
 	a.reschedule()
 }
 
@@ -386,7 +382,9 @@ func (a *assoc) reschedule() {
 			if pl.state == planeProbing && !pl.probeWant {
 				t = mono.Min(t, pl.probeAt)
 			}
-
+			if pl.nextSend > a.e.now && pl.inflight == 0 && a.active.n > 0 {
+				t = mono.Min(t, pl.nextSend)
+			}
 		}
 	}
 	a.due = t

@@ -10,6 +10,7 @@ import (
 
 // ctlPacket is a small control packet that waits to be sent.
 type ctlPacket struct {
+	class    uint8 // DSCP, in its place in TOS
 	src, dst netip.Addr
 	plane    int
 	n        int
@@ -59,6 +60,6 @@ func (e *Engine) sendControl(b *pkt.Batch) {
 		hdrLen := h.Size()
 		copy(out.Buf[pkt.Headroom+hdrLen:], c.buf[:c.n])
 		sealPacket(out, &h, hdrLen, c.n)
-		out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(c.plane), c.src, c.dst, 0xC000|uint16(c.plane), pkt.ECT0
+		out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(c.plane), c.src, c.dst, 0xC000|uint16(c.plane), c.class|pkt.ECT0
 	}
 }

@@ -71,9 +71,7 @@ type Engine struct {
 	assocs  []*assoc
 	calmAt  mono.Time
 	live    []*assoc // without those that sleep: no QP, nothing under way
-	rtt     mono.Duration
-	rttAt   mono.Time
-	rr      int // round robin over live
+	rr      int      // round robin over live
 	reapAt  mono.Time
 	planeUp []bool
 	ports   []portRx
@@ -110,7 +108,7 @@ func New(cfg Config, host transport.Host) *Engine {
 	e.probes.due = never
 	for i := range e.planeUp {
 		e.planeUp[i] = true
-		e.ports[i].init()
+		e.ports[i].init(i)
 	}
 	for i := 1; i < len(e.recs); i++ { // record 0 is "none"
 		e.recs[i].next = int32(i + 1)

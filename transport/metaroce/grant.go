@@ -12,9 +12,15 @@ type portRx struct {
 	hist        [10]float64 // bytes a second of the last periods
 	hn          int
 	senders     []*assoc // whose data came here a while ago at most
+	plane       int
+	rtt         mono.Duration
+	rttAt       mono.Time
 }
 
-func (p *portRx) init() { p.g = 1.5 }
+func (p *portRx) init(plane int) { p.g, p.plane = 1.5, plane }
+
+// frameBytes is what Ethernet, IPv4 and UDP add to a packet on the wire, preamble and gap included.
+const frameBytes = 66
 
 func (p *portRx) rate() (m float64) {
 	for _, v := range p.hist {
@@ -25,10 +31,10 @@ func (p *portRx) rate() (m float64) {
 
 // arrived counts a packet; each two round trips the factor g is adapted.
 func (p *portRx) arrived(e *Engine, bytes, gaps int) {
-	p.bytes += float64(bytes)
+	p.bytes += float64(bytes + frameBytes)
 	p.gaps += float64(gaps)
 	p.pkts++
-	period := 2 * e.meanRTT()
+	period := 2 * p.roundTrip(e)
 	d := e.now.Sub(p.at)
 	if d < period {
 		return
@@ -67,28 +73,43 @@ func (p *portRx) adapt(e *Engine, d mono.Duration) {
 
 // portRate is the port's rate in bytes a second, 0 when nobody knows it.
 func (e *Engine) portRate(p *portRx) float64 {
-	for i := range e.ports {
-		if &e.ports[i] == p {
-			return float64(e.cfg.Planes[i].RateBps) / 8
-		}
-	}
-	return 0
+	return float64(e.cfg.Planes[p.plane].RateBps) / 8
 }
 
-// meanRTT is a round trip of the associations in use. It is asked for with every packet; where there are many
-// associations, the answer of a while ago will do.
-func (e *Engine) meanRTT() mono.Duration {
-	if len(e.live) > 16 && e.rttAt != 0 && e.now.Sub(e.rttAt) < 100*mono.Microsecond {
-		return e.rtt
+// roundTrip is the largest base RTT on the port's plane of the associations that are in use, with the wire's noise; the
+// smoothed RTT where no probe was answered yet. It is asked for with every packet; the answer of a while ago will do.
+func (p *portRx) roundTrip(e *Engine) mono.Duration {
+	if p.rttAt != 0 && e.now.Sub(p.rttAt) < p.rtt {
+		return p.rtt
 	}
-	var m mono.Duration
+	plane := p.plane
+	m := mono.Duration(0)
 	for _, a := range e.live {
-		if a.state == assocUp && a.users > 0 {
-			m = max(m, a.srtt)
+		if a.state != assocUp || a.users == 0 {
+			continue
+		}
+		//= MR-CC-012
+		if b := a.planes[plane].base; b > 0 {
+			m = max(m, b+a.planes[plane].noise)
 		}
 	}
-	e.rtt, e.rttAt = max(m, 20*mono.Microsecond), e.now
-	return e.rtt
+	if m == 0 {
+		for _, a := range e.live {
+			if a.state == assocUp && a.users > 0 {
+				m = max(m, a.srtt)
+			}
+		}
+	}
+	p.rtt, p.rttAt = max(m, 5*mono.Microsecond), e.now
+	return p.rtt
+}
+
+// baseRTT is the plane's base RTT with the wire's noise, or other where it was not measured.
+func (pl *planeTx) baseRTT(other mono.Duration) mono.Duration {
+	if pl.base == 0 {
+		return other
+	}
+	return pl.base + pl.noise
 }
 
 // sent notes that an association sends to the port. Those without a QP of ours do not count: strangers must not make
@@ -124,7 +145,7 @@ func (e *Engine) grantFor(a *assoc, plane int) uint32 {
 	if c == 0 {
 		c = p.rate()
 	}
-	rtt := e.meanRTT()
+	rtt := p.roundTrip(e)
 	//= MR-CC-013
 	recent := 3 * rtt
 	if c > 0 {
@@ -137,7 +158,7 @@ func (e *Engine) grantFor(a *assoc, plane int) uint32 {
 	}
 	share := ring / float64(active)
 	if c > 0 {
-		share = min(share, p.g*c*(rtt+e.cfg.AckHold).Seconds()/float64(active))
+		share = min(share, p.g*c*(a.planes[plane].baseRTT(rtt)+a.rx.holdTime()).Seconds()/float64(active))
 	}
 	return uint32(max(share, minCharge))
 }

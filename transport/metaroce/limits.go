@@ -26,6 +26,7 @@ const (
 	defaultWindow = 256 << 10
 	defaultRing   = 1 << 20
 	recycleDelay  = 1.5             // a path whose queue delay is at most this times the mean is used again
+	recycleMax    = 4 * maxPaths    // places in the recycle queue: a path stands there once for each good acknowledgement
 	recycleRenew  = 0.03            // share of recycled paths replaced by a random one
 	seqSkipChance = 1.0 / (1 << 20) // a number is skipped now and then: optimistic acks show
 )

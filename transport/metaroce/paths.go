@@ -145,6 +145,17 @@ func (pl *planeTx) randomPath() int {
 // firstPath is the path of packets that belong to none.
 func (pl *planeTx) firstPath() *txPath { return pl.path(bits.TrailingZeros64(pl.usable)) }
 
+// ackEntropy is the source port of the next acknowledgement. They take turns over the ways: always on one, that way's
+// queue would count for the round trips of every path, and beside others this peer's windows would stay small.
+func (pl *planeTx) ackEntropy() uint16 {
+	//= MR-PATH-026
+	i := pl.randomPath()
+	if p := pl.paths[i]; p != nil {
+		return p.srcPort
+	}
+	return pl.entropy(i, 0)
+}
+
 // shuns reports whether a random choice passes the path over.
 func (p *txPath) shuns() bool {
 	e := p.pl.a.e
@@ -372,14 +383,14 @@ func (a *assoc) tend() {
 			continue
 		}
 		//= MR-PATH-053
-		if pl.sent != pl.baseSent {
+		if pl.sent != pl.baseSent || a.rx.planes[i].bytes != pl.baseGot {
 			if pl.baseDue <= e.now {
 				p := pl.basePath
 				if p == nil || !pl.usableNow(p) {
 					p = pl.path(pl.randomPath())
 				}
 				e.probes.start(e, p, probeBase, 0, pl.patience(p))
-				pl.baseSent, pl.baseDue, pl.basePath = pl.sent, e.now.Add(baseEvery), nil
+				pl.baseSent, pl.baseGot, pl.baseDue, pl.basePath = pl.sent, a.rx.planes[i].bytes, e.now.Add(baseEvery), nil
 			} else {
 				a.care(pl.baseDue)
 			}

@@ -99,7 +99,7 @@ func (t *probeTable) end(e *Engine, x *probe, answered bool) {
 		p.healthAnswer(answered)
 	case probeBase:
 		if answered {
-			p.pl.noteBase(max(x.rtt, 1))
+			p.pl.noteBase(max(x.rtt, 1) + p.pl.sending())
 		}
 	case probeMTU:
 		p.pl.mtuAnswer(size, answered)

@@ -243,6 +243,8 @@ func (e *Engine) onProbe(a *assoc, p *pkt.Packet, payload []byte) {
 	}
 	//= MR-PATH-050 MR-WIRE-091
 	c.fill(a, int(p.Plane), wire.OpProbeAck, wire.PutProbe(c.buf[:], &pr, wire.ProbeLen))
+	//= MR-PATH-054
+	c.class = p.TOS &^ pkt.ECNMask // an answer that waited behind data would tell nothing of the way
 }
 
 // answerQP fills in what became of a READ or atomic.

@@ -200,7 +200,28 @@ func (pl *planeTx) limit() int { return max(min(pl.win.Window(), pl.grant), 1) }
 // room reports whether the window takes another transmission.
 //
 // = MR-CC-001 MR-PATH-031
-func (pl *planeTx) room() bool { return pl.state == planeActive && pl.inflight < pl.limit() }
+//
+// Half a packet more than the window: nearest, not next. A window below one packet is paced.
+func (pl *planeTx) room() bool {
+	if pl.state != planeActive {
+		return false
+	}
+	if pl.inflight == 0 {
+		//= MR-CC-021
+		return pl.nextSend <= pl.a.e.now
+	}
+	return pl.inflight+maxPayload/2 <= pl.limit()
+}
+
+// pace says when a plane with a window below one packet may send again: the window an RTT, with jitter, as many senders
+// may be in step.
+func (pl *planeTx) pace() {
+	e := pl.a.e
+	if l := pl.limit(); l < maxPayload {
+		//= MR-CC-021
+		pl.nextSend = e.now.Add(mono.Duration(float64(pl.a.srtt) * maxPayload / float64(l) * (0.75 + e.rnd.Float64()/2)))
+	}
+}
 
 // pick chooses a path: the one of the running burst, else the head of the recycle queue, else a random one. The path
 // that a packet was lost on is the last choice.
@@ -216,10 +237,8 @@ func (pl *planeTx) pick(lost int) *txPath {
 	for n := pl.recycle.len(); n > 0 && p == nil; n-- {
 		q := pl.paths[pl.recycle.peek()]
 		pl.recycle.pop()
-		q.queued = false
 		switch {
 		case int(q.id) == lost:
-			q.queued = true
 			pl.recycle.push(uint64(q.id & 0xff))
 		//= MR-PATH-020 MR-PATH-022
 		case ok(q) && q.restUntil <= e.now && !e.rnd.Chance(recycleRenew):
@@ -306,6 +325,7 @@ func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 	//= MR-WIRE-002 MR-WIRE-005 MR-COEX-040
 	out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(p.pl.idx), a.local, a.remote, p.srcPort, q.tos|pkt.ECT0
 	e.newRec(p, q, kind, psn, j.hdrLen+j.n+wire.ICRCLen)
+	p.pl.pace()
 	j.rec = p.pl.tail
 	e.C.TxPackets++
 }

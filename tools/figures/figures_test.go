@@ -1,0 +1,38 @@
+package figures
+
+import (
+	"testing"
+
+	"github.com/metaroce/metaroce/internal/link"
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/tools/vopr"
+)
+
+// TestFloors: floors well below the figures, so that what breaks a rule shows. The figures come from `mroce figures`.
+func TestFloors(t *testing.T) {
+	check := func(name string, s Sums, goodput, dropped, jain float64) {
+		t.Helper()
+		t.Logf("%s: goodput %.1f %%, dropped %.1f %%, Jain %.3f", name, 100*s.Goodput, 100*s.Dropped, s.Jain)
+		if s.Err || s.Goodput < goodput || s.Dropped > dropped || s.Jain < jain {
+			t.Errorf("%s: %+v; at least %v, dropped at most %v, Jain at least %v", name, s, goodput, dropped, jain)
+		}
+	}
+	e := vopr.MetaRoCE
+	check("pair", Pair(e, 4, 0, 0, 1, mono.Millisecond), 0.97, 0, 1)
+	check("pair, 1 % lost", Pair(e, 4, 0.01, 0, 1, mono.Millisecond), 0.95, 0, 1)
+	check("8:1, 1 BDP", Incast(e, 8, 1, 0, false, 1, mono.Millisecond), 0.97, 0.01, 0.97)
+	check("32:1, 1 BDP", Incast(e, 32, 1, 0, false, 1, mono.Millisecond), 0.97, 0.02, 0.95)
+	check("32:1, 0.25 BDP", Incast(e, 32, 0.25, 0, false, 1, 2*mono.Millisecond), 0.95, 0.1, 0.9)
+	// acknowledgements on one way each: 61 %, Jain 0.72
+	check("permutation", Permutation(e, 1, 0, 1, mono.Millisecond), 0.8, 0.02, 0.9)
+}
+
+// TestPlaneStory: a plane goes and the other three have its load within a few round trips.
+func TestPlaneStory(t *testing.T) {
+	line := PlaneStory(vopr.MetaRoCE, func(s *link.Spec) { s.Down = true }, mono.Millisecond, 2*mono.Millisecond, 50*mono.Microsecond, 1)
+	for _, p := range line {
+		if want := 0.70; p.At >= 100*mono.Microsecond && p.At < 900*mono.Microsecond && p.Goodput < want || p.At >= 1500*mono.Microsecond && p.Goodput < 0.9 {
+			t.Errorf("%v after the plane went: %.1f %%", p.At, 100*p.Goodput)
+		}
+	}
+}
