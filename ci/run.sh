@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/ci
 
-test_jobs="build generated unit race verbs asan fuzz sim planted pyverbs live lint"
+test_jobs="build generated unit race verbs asan fuzz sim planted pyverbs live interop lint"
 full_jobs="full_tap full_udp full_mem full_field full_soak"
 
 # ---------------------------------------------------------------- words the jobs use

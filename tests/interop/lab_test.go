@@ -69,18 +69,31 @@ func (l *lab) join(t testing.TB, m *machine) {
 		t.Fatalf("who holds the lab's namespaces? %v\n%s", err, text)
 	}
 	ours := fmt.Sprintf("lab%d", uplinks.Add(1))
-	pid, size := strconv.Itoa(state.Holder.PID), strconv.Itoa(mtu)
+	ns, size := fabric(t, state.Holder.PID), strconv.Itoa(mtu)
 	for _, cmd := range [][]string{
-		{"ip", "-n", m.netns, "link", "add", ours, "mtu", size, "type", "veth", "peer", "name", "uplink", "mtu", size, "netns", pid},
+		{"ip", "-n", m.netns, "link", "add", ours, "mtu", size, "type", "veth", "peer", "name", "uplink", "mtu", size, "netns", ns},
 		{"ip", "-n", m.netns, "link", "set", ours, "master", "br0", "up"},
-		{"nsenter", "-t", pid, "-n", "ip", "link", "set", "uplink", "master", "plane0", "up"},
+		{"nsenter", "--net=" + ns, "ip", "link", "set", "uplink", "master", "plane0", "up"},
 	} {
 		if out, err := exec.Command(cmd[0], cmd[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", cmd, err, out)
 		}
 	}
 	forwarding(t, "ip", "-n", m.netns, "-d", "link", "show", ours)
-	forwarding(t, "nsenter", "-t", pid, "-n", "ip", "-d", "link", "show", "uplink")
+	forwarding(t, "nsenter", "--net="+ns, "ip", "-d", "link", "show", "uplink")
+}
+
+// fabric finds the namespace with the lab's bridges: that of one of the holder's threads, not always of the first.
+func fabric(t testing.TB, holder int) string {
+	t.Helper()
+	all, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/ns/net", holder)) // an error is of the pattern
+	for _, ns := range all {
+		if exec.Command("nsenter", "--net="+ns, "ip", "link", "show", "plane0").Run() == nil {
+			return ns
+		}
+	}
+	t.Fatalf("no thread of %d has plane0: %v", holder, all)
+	return ""
 }
 
 // forwarding waits until a bridge uses its new port: it hears of the link with up to a second's delay.
