@@ -38,6 +38,10 @@ func (pl *planeTx) noteSize(size int, lost bool) {
 	}
 	if !lost {
 		m.row = 0
+		//= MR-PATH-072
+		if m.size == pl.packetMax && size > smaller(m.size) { // data of the size in question arrives
+			m.size = 0
+		}
 		return
 	}
 	if m.row++; m.row == 1 {

@@ -41,7 +41,8 @@ const (
 	rerollGap     = 50  // round trips between two re-rolls of a path for loss
 	grayTimes     = 4   // a plane's loss stands out above so many times that of the best one …
 	grayMargin    = 0.02
-	grayShare     = 1.0 / 16 // share of choices that do not mind: else nobody would see it mend
+	grayShare     = 1.0 / 16 // share of a gray plane's turns that it gets at least: else nobody would see it mend
+	grayWeight    = 20.0     // of its loss squared, in the share of turns that it does not get
 	pathsMin      = 2        // paths of a plane that quarantine leaves
 	baseEvery     = mono.Second
 	controlTOS    = 48 << 2 // the control class: DSCP CS6
@@ -236,6 +237,13 @@ func (p *txPath) noteAcked(late bool) {
 	if p.state == pathSuspect && p.lossMean < lossStandsOut/2*pl.lossMean+lossMargin/2 {
 		p.state = pathActive
 	}
+}
+
+// passedOver reports whether a gray plane loses its turn: seldom at a loss of 5 %, which costs less than an idle plane
+// would, mostly from 20 % on.
+func (pl *planeTx) passedOver() bool {
+	//= MR-PATH-016
+	return pl.gray && pl.a.e.rnd.Chance(min(1-grayShare, grayWeight*pl.lossMean*pl.lossMean))
 }
 
 // judgeGray says whether a plane's loss stands out beside the best plane's.

@@ -149,8 +149,8 @@ func (a *assoc) choosePath(q *QP, lost int) *txPath {
 		return nil
 	}
 	n := len(a.planes)
-	first := 2 * n // looks that pass gray planes over; n more pass the lost one's over; n more take any
-	if a.grays > 0 && !a.e.rnd.Chance(grayShare) {
+	first := 2 * n // looks that may pass gray planes over; n more pass the lost one's over; n more take any
+	if a.grays > 0 {
 		first = 0
 	} else if lost >= 0 {
 		first = n
@@ -158,7 +158,7 @@ func (a *assoc) choosePath(q *QP, lost int) *txPath {
 	for i := first; i < 3*n; i++ {
 		pl := &a.planes[(a.rrPlane+i)%n]
 		//= MR-PATH-024 MR-PATH-016
-		if !pl.room() || !pl.carries(q) || i < n && pl.gray || i < 2*n && lost >= 0 && pl.idx == lost>>8 {
+		if !pl.room() || !pl.carries(q) || i < n && pl.passedOver() || i < 2*n && lost >= 0 && pl.idx == lost>>8 {
 			continue
 		}
 		p := pl.pick(lost)
