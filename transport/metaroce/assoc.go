@@ -134,12 +134,13 @@ type planeTx struct {
 	failedAt   mono.Time
 	vain       int // returns into service without any data delivered since
 
-	probeID   uint32
-	probeAt   mono.Time // when the next probe is due
-	probeGap  mono.Duration
-	probeOut  uint64 // bit i: probe number probeID - i was sent and is not answered
-	probeSeen uint64 // bit i: it was answered
-	probeWant bool   // a probe waits to be sent
+	probeID    uint32
+	probeAt    mono.Time // when the next probe is due
+	probeGap   mono.Duration
+	probeTries int
+	probeOut   uint64 // bit i: probe number probeID - i was sent and is not answered
+	probeSeen  uint64 // bit i: it was answered
+	probeWant  bool   // a probe waits to be sent
 
 	sent, acked, lost, spurious, timedOut, failures uint64
 }
@@ -306,7 +307,7 @@ func (a *assoc) restarted() {
 	// QPs bound to the old instance end; QPs that have not heard of it since they were bound wait for the new one.
 	for _, q := range append([]*QP(nil), a.qps...) {
 		//= MR-ASC-044
-		if q.talked || q.boundAt < a.heardUp || q.state == StateErr {
+		if q.talked || q.boundAt < a.heardUp { // also one in the error state: the new one may have READs to be answered
 			q.peerGone()
 			a.detach(q)
 		}
@@ -374,7 +375,7 @@ func (a *assoc) reschedule() {
 			if pl.head != 0 {
 				t = mono.Min(t, pl.lossDue())
 			}
-			if pl.asked >= silentPackets && pl.state == planeActive && len(a.planes) > 1 {
+			if pl.asked >= pl.silentAfter() && pl.state == planeActive && len(a.planes) > 1 {
 				if due := pl.askedAt.Add(pl.silence()); due > a.e.now { // later only an arrival can decide
 					t = mono.Min(t, due)
 				}

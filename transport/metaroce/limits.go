@@ -21,6 +21,7 @@ const (
 	cookieAge     = 32 * mono.Second      // half of the longest life of a cookie
 	timeWidenMax  = 4.0                   // the time rule: up to five times its width
 	probesGood    = 2                     // answered in a row that bring a path back
+	silentLossy   = 0.02                  // share lost from which silence takes four times as many
 	silentPackets = 3                     // packets without any answer that make a plane suspect: one or two get lost by chance
 	rdMax         = 128                   // READs and atomics outstanding, largest max_rd_atomic
 	defaultWindow = 256 << 10
@@ -44,6 +45,7 @@ const (
 	helloFirst     = 2 * mono.Millisecond // first repeat of a HELLO; doubles up to helloMax
 	helloMax       = 64 * mono.Millisecond
 	probeFirst     = 1 * mono.Millisecond
+	probeEager     = 12 // probes before the time between them doubles: bursts take several in a row
 	probeMax       = 50 * mono.Millisecond
 	lateWord       = mono.Second            // how long HELLOs of a former instance may still come
 	downMax        = 200 * mono.Millisecond // longest time that a plane stays away which answers probes

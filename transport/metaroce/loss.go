@@ -136,6 +136,16 @@ func (pl *planeTx) silence() mono.Duration {
 	return a.srtt + mono.Duration(float64(v)*(1+a.widen)) + a.hold
 }
 
+// silentAfter is how many packets without any answer make the plane suspect: more on one that loses many anyway, where
+// a burst may take a whole small window.
+func (pl *planeTx) silentAfter() int {
+	//= MR-PATH-030
+	if pl.lossMean > silentLossy {
+		return 4 * silentPackets
+	}
+	return silentPackets
+}
+
 // silentPlanes finds the planes that say nothing while another one is heard: all that is in flight there moves.
 func (a *assoc) silentPlanes() {
 	if len(a.planes) == 1 || a.users == 0 { // without a QP nothing goes again that would bring an answer
@@ -145,7 +155,7 @@ func (a *assoc) silentPlanes() {
 	for i := range a.planes {
 		pl := &a.planes[i]
 		//= MR-PATH-030
-		if pl.state != planeActive || pl.asked < silentPackets {
+		if pl.state != planeActive || pl.asked < pl.silentAfter() {
 			continue
 		}
 		d := pl.silence()
@@ -199,7 +209,7 @@ func (a *assoc) startProbing(pl *planeTx) {
 		pl.probeOut, pl.probeSeen = 0, 0
 	}
 	//= MR-PATH-032
-	pl.probeAt, pl.probeGap = a.e.now, probeFirst
+	pl.probeAt, pl.probeGap, pl.probeTries = a.e.now, probeFirst, 0
 	a.reschedule()
 }
 
@@ -221,7 +231,9 @@ func (pl *planeTx) probeTimer() {
 	pl.probeOut, pl.probeSeen, pl.probeWant = pl.probeOut<<1, pl.probeSeen<<1, true
 	pl.probeAt = e.now.Add(pl.probeGap + pl.noise)
 	//= MR-PATH-032
-	pl.probeGap = min(2*pl.probeGap, probeMax)
+	if pl.probeTries++; pl.probeTries >= probeEager {
+		pl.probeGap = min(2*pl.probeGap, probeMax)
+	}
 }
 
 // onProbeAck counts answered probes; two in a row bring the plane back with a small window. An answer may come when
@@ -248,7 +260,7 @@ func (pl *planeTx) onProbeAck(id uint32) {
 		back = e.now
 	}
 	if pl.probeSeen&(pl.probeSeen>>1) == 0 || e.now < back {
-		pl.probeAt, pl.probeGap = max(back, e.now), probeFirst
+		pl.probeAt, pl.probeGap, pl.probeTries = max(back, e.now), probeFirst, 0
 		pl.a.reschedule()
 		return
 	}
