@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/metaroce/metaroce/internal/mono"
@@ -132,7 +133,7 @@ func TestSpecPlaneSilent(t *testing.T) {
 	if n := plane(s, 1).InFlight; n != 0 {
 		t.Errorf("%d bytes are still in flight on it", n)
 	}
-	s.run(120 * mono.Millisecond)
+	s.run(200 * mono.Millisecond)
 	var probes []*sent
 	for _, x := range s.log {
 		if x.From != 0 || x.Plane != 1 || x.At < at {
@@ -146,6 +147,12 @@ func TestSpecPlaneSilent(t *testing.T) {
 			probes = append(probes, x)
 		}
 	}
+	// a trial of the size that the plane carries sends pairs, a long and a short one at once: no part of this
+	trial := map[mono.Time]bool{}
+	for _, x := range probes {
+		trial[x.At] = trial[x.At] || len(x.Data) < 100
+	}
+	probes = slices.DeleteFunc(probes, func(x *sent) bool { return trial[x.At] && x.At > at.Add(mono.Millisecond) })
 	//= MR-PATH-032
 	gaps := []mono.Duration{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 50}
 	if len(probes) < len(gaps) || probes[0].At != at {
