@@ -173,8 +173,8 @@ func doDestroyQP(c *client, m *hostq.Handle, _ mono.Time) ([]byte, error) {
 	return hostq.Bytes(&r), nil
 }
 
-func doCreateAH(c *client, m *hostq.CreateAH, _ mono.Time) ([]byte, error) {
-	h, err := c.ctx.CreateAH(m)
+func doCreateAH(c *client, m *hostq.CreateAH, now mono.Time) ([]byte, error) {
+	h, err := c.ctx.CreateAH(now, m)
 	if err != nil {
 		return nil, err
 	}

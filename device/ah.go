@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/metaroce/metaroce/device/hostq"
+	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/transport"
 )
 
@@ -15,7 +16,8 @@ type AH struct {
 }
 
 // CreateAH makes an address handle. The route is checked here, once; a work request only names the handle.
-func (c *Context) CreateAH(r *hostq.CreateAH) (uint32, error) {
+func (c *Context) CreateAH(now mono.Time, r *hostq.CreateAH) (uint32, error) {
+	c.nic.now = now
 	pd, a := c.pds.get(r.PD), &r.Attr
 	if pd == nil || a.PortNum > 1 {
 		return 0, syscall.EINVAL
@@ -32,6 +34,7 @@ func (c *Context) CreateAH(r *hostq.CreateAH) (uint32, error) {
 	}})
 	pd.refs++
 	c.nic.C.Live.AHs++
+	c.nic.resolve(c.nic.cfg.Addrs[a.SGIDIndex], remote)
 	return h, nil
 }
 
@@ -169,22 +172,34 @@ func (n *NIC) tellGroups() {
 		list = append(list, g)
 	}
 	for _, p := range n.planes {
-		if w, ok := groupPort(p.port); ok {
+		if w, ok := below[GroupPort](p.port); ok {
 			w.SetGroups(list)
 		}
 	}
 }
 
-// groupPort finds the wire below its wrappers.
-func groupPort(p Port) (GroupPort, bool) {
+// below finds the wire below its wrappers, if it is a T.
+func below[T any](p Port) (t T, ok bool) {
 	for {
-		if g, ok := p.(GroupPort); ok {
-			return g, true
+		if t, ok = p.(T); ok {
+			return t, true
 		}
-		w, ok := p.(interface{ Unwrap() Port })
-		if !ok {
-			return nil, false
+		w, more := p.(interface{ Unwrap() Port })
+		if !more {
+			return t, false
 		}
 		p = w.Unwrap()
+	}
+}
+
+// resolve tells the wires that packets will go to an address.
+func (n *NIC) resolve(src, dst netip.Addr) {
+	if dst.IsMulticast() || n.own(dst) {
+		return
+	}
+	for _, p := range n.planes {
+		if w, ok := below[ResolvePort](p.port); ok && p.up {
+			w.Resolve(n.now, src, dst)
+		}
 	}
 }

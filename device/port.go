@@ -43,6 +43,13 @@ type GroupPort interface {
 	SetGroups(groups []netip.Addr)
 }
 
+// ResolvePort is a Port that has to find out where an address is before it can send there. It is told in time, so that
+// the first packets do not wait.
+type ResolvePort interface {
+	Port
+	Resolve(now mono.Time, src, dst netip.Addr)
+}
+
 // PortCaps describes a wire.
 type PortCaps struct {
 	Name       string        // URL it was made from

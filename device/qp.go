@@ -329,6 +329,9 @@ func (q *QP) move(from, to State, mask uint32) error {
 			return syscall.ENOMEM
 		}
 		q.state = RTR
+		if a := q.rtr(); a.RemoteAddr.IsValid() {
+			n.resolve(a.LocalAddr, a.RemoteAddr)
+		}
 		n.ring(&q.rq)
 	case RTS:
 		q.toRTS(from)

@@ -45,7 +45,7 @@ func (p *prog) ud() *qpair {
 
 func (p *prog) ah(to netip.Addr) uint32 {
 	p.t.Helper()
-	return must(p.ctx.CreateAH(&hostq.CreateAH{PD: p.pd, Attr: hostq.AHAttr{DGID: to.As16(), IsGlobal: 1, PortNum: 1, HopLimit: 9, TrafficClass: 0x40}}))(p.t)
+	return must(p.ctx.CreateAH(p.nic.Now(), &hostq.CreateAH{PD: p.pd, Attr: hostq.AHAttr{DGID: to.As16(), IsGlobal: 1, PortNum: 1, HopLimit: 9, TrafficClass: 0x40}}))(p.t)
 }
 
 // to is a SEND with its UD destination.
@@ -153,7 +153,7 @@ func TestUDBadRequests(t *testing.T) {
 // foreignAH is a handle of another protection domain.
 func (p *prog) foreignAH() uint32 {
 	pd := must(p.ctx.AllocPD())(p.t)
-	return must(p.ctx.CreateAH(&hostq.CreateAH{PD: pd, Attr: hostq.AHAttr{DGID: p.nic.Addrs()[0].As16(), IsGlobal: 1}}))(p.t)
+	return must(p.ctx.CreateAH(p.nic.Now(), &hostq.CreateAH{PD: pd, Attr: hostq.AHAttr{DGID: p.nic.Addrs()[0].As16(), IsGlobal: 1}}))(p.t)
 }
 
 func TestAddressHandles(t *testing.T) {
@@ -173,7 +173,7 @@ func TestAddressHandles(t *testing.T) {
 	} {
 		r := hostq.CreateAH{PD: a.pd, Attr: good}
 		c.change(&r)
-		if h, err := a.ctx.CreateAH(&r); err != c.want || err == nil && a.ctx.DestroyAH(h) != nil {
+		if h, err := a.ctx.CreateAH(w.now, &r); err != c.want || err == nil && a.ctx.DestroyAH(h) != nil {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
@@ -245,11 +245,13 @@ func TestUDStates(t *testing.T) {
 	_ = b
 }
 
-// groupWire is a wire that notes its groups.
+// groupWire is a wire that notes its groups, and whom it is told about.
 type groupWire struct {
 	device.Port
-	groups []netip.Addr
+	groups, near []netip.Addr
 }
+
+func (g *groupWire) Resolve(_ mono.Time, src, dst netip.Addr) { g.near = append(g.near, src, dst) }
 
 func (g *groupWire) SetGroups(l []netip.Addr) { g.groups = append(g.groups[:0], l...) }
 
@@ -308,6 +310,14 @@ func TestGroupsOfWires(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := newProg(t, n)
+	there := netip.MustParseAddr("10.0.0.9")
+	p.ah(there)
+	p.ah(n.Addrs()[0]) // ourselves
+	p.ah(netip.MustParseAddr("239.0.0.1"))
+	p.up(p.qp(), there.Next(), 7)
+	if len(wire.near) != 4 || wire.near[0] != n.Addrs()[0] || wire.near[1] != there || wire.near[3] != there.Next() {
+		t.Error("told of", wire.near)
+	}
 	q, r := p.ud(), p.ud()
 	g := netip.MustParseAddr("ff0e::7")
 	m := func(q *qpair) *hostq.Mcast { return &hostq.Mcast{QP: q.Handle(), GID: g.As16()} }

@@ -77,7 +77,10 @@ type Port struct {
 	drops [drops]uint64
 }
 
-var _ device.GroupPort = (*Port)(nil)
+var (
+	_ device.GroupPort   = (*Port)(nil)
+	_ device.ResolvePort = (*Port)(nil)
+)
 
 // Open makes the TAP, or takes an existing one, in the calling thread's network namespace.
 func Open(name string, o Options) (*Port, error) {
@@ -144,6 +147,9 @@ func (p *Port) SetAddrs(addrs []netip.Addr) { p.near.setAddrs(addrs) }
 
 // SetGroups implements device.GroupPort: frames to these groups are the NIC's, others the host's.
 func (p *Port) SetGroups(groups []netip.Addr) { p.groups = append(p.groups[:0], groups...) }
+
+// Resolve implements device.ResolvePort.
+func (p *Port) Resolve(now mono.Time, src, dst netip.Addr) { p.near.lookup(now, src, dst) }
 
 // LinkUp is whether the interface exists and is up.
 func (p *Port) LinkUp() bool { return p.dev.Up() }
