@@ -67,6 +67,7 @@ type Tuning struct {
 	Planes                                      int
 	RateBps                                     uint64
 	Noise                                       mono.Duration
+	TrimDSCP, TrimLastDSCP                      uint8
 	Instance, NICID, Seed                       uint64
 	Addr                                        netip.Addr
 }
@@ -90,7 +91,7 @@ type mrEngine struct{ *metaroce.Engine }
 
 func newMetaRoCE(t Tuning, h transport.Host) Engine {
 	c := metaroce.Config{NICID: t.NICID, Instance: t.Instance, Seed: t.Seed, Addrs: []netip.Addr{t.Addr}, FirstSeq: t.FirstSeq,
-		TxRecords: t.TxRecords, HeldBuffers: t.HeldBuffers, RespBuffers: t.RespBuffers, PSNWindow: t.Window, SeqSkip: t.SeqSkip}
+		TxRecords: t.TxRecords, HeldBuffers: t.HeldBuffers, RespBuffers: t.RespBuffers, PSNWindow: t.Window, SeqSkip: t.SeqSkip, TrimDSCP: t.TrimDSCP, TrimLastDSCP: t.TrimLastDSCP}
 	for range t.Planes {
 		c.Planes = append(c.Planes, metaroce.PlaneConfig{PacketMax: t.PacketMax, RateBps: t.RateBps, TimerNoise: t.Noise})
 	}

@@ -104,6 +104,9 @@ func (w *World) send(n *node, p *pkt.Packet) {
 		if w.trace != nil {
 			w.tr("%s  %s  %s", pair(n.i, d, int(p.Plane)), describe(p.Data), v)
 		}
+		if v == link.QueueFull && w.plan.Tune.TrimDSCP != 0 && len(p.Data) > trimTo {
+			v = w.trim(h, i, p)
+		}
 		if v != link.Queued {
 			return
 		}
@@ -112,6 +115,25 @@ func (w *World) send(n *node, p *pkt.Packet) {
 		h.meta[i] = pkt.Packet{Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TOS: p.TOS}
 		m.arrival = mono.Min(m.arrival, h.l.NextWake())
 	}
+}
+
+// trimTo is what a switch leaves of a packet, from BTH on.
+const trimTo = 64
+
+// trim cuts a packet that found the queue full: what is left waits for nobody.
+func (w *World) trim(h *hop, i link.Handle, p *pkt.Packet) link.Verdict {
+	s := h.l.Spec()
+	whole := s
+	s.Queue = 0
+	_ = h.l.Set(w.now, s) // both are good: one held before
+	p.Data, p.TOS = p.Data[:trimTo], w.plan.Tune.TrimDSCP<<2
+	if w.asym.IntN(2) == 0 {
+		p.TOS = w.plan.Tune.TrimLastDSCP << 2
+	}
+	v := h.l.Send(w.now, i, trimTo+42, false)
+	_ = h.l.Set(w.now, whole)
+	w.tr("  trimmed: %v", v)
+	return v
 }
 
 // receive hands the node what has arrived on a link, in bursts.

@@ -50,6 +50,7 @@ const (
 	Corrupt
 	Slow // links have a rate and a short queue
 	ECN
+	Trim // a full queue takes the payload away, not the packet
 	Asymmetric
 	Flap
 	Blackout // all planes at once
@@ -62,7 +63,7 @@ const (
 
 var featureNames = [...]string{"send", "imm", "read", "atomic", "relaxed", "overlap", "srq", "inv", "dereg", "bad", "local", "fence", "late", "shared",
 	"inline", "zero", "big", "sqd", "rnr", "qp-error", "qp-gone", "reconnect", "restart", "self", "skew",
-	"loss", "burst", "jitter", "reorder", "duplicate", "corrupt", "slow", "ecn", "asymmetric", "flap", "blackout", "told", "late-loop", "small", "wrap"}
+	"loss", "burst", "jitter", "reorder", "duplicate", "corrupt", "slow", "ecn", "trim", "asymmetric", "flap", "blackout", "told", "late-loop", "small", "wrap"}
 
 // String lists the features.
 func (f Feature) String() string {
@@ -163,6 +164,9 @@ func (p *Plan) sizes(r *rng.Source) {
 	if p.has(Overlap) {
 		p.Zone = 8*p.MTU/4 + 16*r.IntN(16)
 	}
+	if p.has(Slow) && !p.has(Overlap) { // enough to fill queues
+		p.Zone, p.Depth = 4*p.Zone, p.Depth+16
+	}
 	p.RecvSize = 64 + r.IntN(4*p.MTU)
 	p.SRQPool = 1 + r.IntN(8)
 	p.Rd = 1 + r.IntN(1+r.IntN(16))
@@ -202,7 +206,10 @@ func (p *Plan) network(r *rng.Source) {
 		l.Jitter = mono.Duration(r.IntN(30)) * mono.Microsecond
 	}
 	if p.has(Slow) {
-		l.RateBps, l.Queue = uint64(1+r.IntN(40))*1e9, 4096*(2+r.IntN(30))
+		l.RateBps, l.Queue = uint64(1+r.IntN(200))*1e8, 4300+(p.MTU+128)*r.IntN(24)
+		if p.has(Trim) {
+			p.Tune.TrimDSCP, p.Tune.TrimLastDSCP = 4, 5
+		}
 		if p.has(ECN) {
 			l.ECNMin, l.ECNMax = l.Queue/8, l.Queue/2
 		}
@@ -211,7 +218,7 @@ func (p *Plan) network(r *rng.Source) {
 
 func (p *Plan) engine(r *rng.Source) {
 	t := &p.Tune
-	*t = Tuning{Planes: p.Planes, PacketMax: 4096 + 124, TxRecords: 4096, HeldBuffers: 256, RespBuffers: 256, Window: 1024, RateBps: p.Link.RateBps}
+	*t = Tuning{TrimDSCP: t.TrimDSCP, TrimLastDSCP: t.TrimLastDSCP, Planes: p.Planes, PacketMax: 4096 + 124, TxRecords: 4096, HeldBuffers: 256, RespBuffers: 256, Window: 1024, RateBps: p.Link.RateBps}
 	if p.has(Small) {
 		t.HeldBuffers, t.RespBuffers, t.TxRecords, t.Window = 1+r.IntN(8), 1+r.IntN(8), 64+r.IntN(200), 256
 	}

@@ -123,6 +123,8 @@ func (f *flow) drawTarget(x *op) {
 		x.n = 1 + r.IntN(p.MTU)
 	case v < 6: // a last packet of few bytes, where the cut matters
 		x.n = p.MTU*(1+r.IntN(2)) + 1 + r.IntN(12)
+	case p.has(Slow):
+		x.n = 1 + r.IntN(12*p.MTU)
 	default:
 		x.n = 1 + r.IntN(3*p.MTU)
 	}
