@@ -66,7 +66,11 @@ func (c *Context) ResizeCQ(r *hostq.CreateCQ) error {
 	}
 	cons, ok := q.ring.Cons()
 	left := q.prod - cons
-	if !ok || left > q.ring.Entries() || left > ring.Entries() {
+	room := ring.Entries()
+	if r.Want != 0 {
+		room = min(room, r.Want)
+	}
+	if !ok || left > q.ring.Entries() || left > room {
 		return syscall.EINVAL
 	}
 	if left > resizeMost {

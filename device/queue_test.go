@@ -125,7 +125,10 @@ func TestResize(t *testing.T) {
 		t.Error("resized below what is in it")
 	}
 	next := a.NewQueue(8, 128, 0)
-	if err := a.ctx.ResizeCQ(&hostq.CreateCQ{Handle: a.cq, Entries: 8, Ring: next.Off}); err != nil {
+	if a.ctx.ResizeCQ(&hostq.CreateCQ{Handle: a.cq, Entries: 8, Ring: next.Off, Want: 2}) == nil {
+		t.Fatal("more is waiting than the program wants room for")
+	}
+	if err := a.ctx.ResizeCQ(&hostq.CreateCQ{Handle: a.cq, Entries: 8, Ring: next.Off, Want: 8}); err != nil {
 		t.Fatal(err)
 	}
 	next.Cons = a.CQ.Cons

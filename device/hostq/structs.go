@@ -173,7 +173,7 @@ type CreateCQ struct {
 	Channel    uint32
 	CompVector uint32
 	Flags      uint32
-	Rsv        uint32
+	Want       uint32
 }
 
 // CreateSRQ makes a shared receive queue.

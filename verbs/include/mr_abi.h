@@ -73,7 +73,7 @@ enum mr_op {
     MR_OP_CREATE_CQ = 26,       /* mr_create_cq -> mr_handle */
     MR_OP_DESTROY_CQ = 27,      /* mr_handle -> mr_destroy_reply; EBUSY while QPs use it */
     MR_OP_RESIZE_CQ = 28,       /* mr_create_cq (handle set) -> mr_hdr; the daemon copies what was not polled, the
-                                   indices run on in the new ring; EINVAL when more is waiting than fits, EBUSY
+                                   indices run on in the new ring; EINVAL when more is waiting than wanted, EBUSY
                                    when more than 65,536 */
     MR_OP_CREATE_SRQ = 29,      /* mr_create_srq -> mr_handle */
     MR_OP_MODIFY_SRQ = 30,
@@ -233,7 +233,7 @@ struct mr_create_cq {
     uint32_t channel; /* 0 = none */
     uint32_t comp_vector;
     uint32_t flags; /* MR_CQ_* */
-    uint32_t rsv;
+    uint32_t want;  /* RESIZE: entries that the program asked for, of which the ring may have more; 0 = entries */
 };
 #define MR_CQ_IGNORE_OVERRUN 1u
 

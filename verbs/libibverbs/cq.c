@@ -246,7 +246,8 @@ MR_EXPORT int ibv_resize_cq(struct ibv_cq *ibcq, int cqe) {
     uint64_t len = MR_RING_HDR + (uint64_t)entries * sizeof(struct mr_cqe), off = mr_arena_alloc(&ctx->arena, len);
     if (!off)
         return mr_err(ENOMEM);
-    struct mr_create_cq req = {.handle = ibcq->handle, .entries = entries, .ring = off, .cookie = cq->name.cookie};
+    struct mr_create_cq req = {
+        .handle = ibcq->handle, .entries = entries, .ring = off, .cookie = cq->name.cookie, .want = (uint32_t)cqe};
     pthread_mutex_lock(&cq->lock);
     pthread_mutex_lock(&cq->arm_lock);
     err = MR_CALL(ctx, MR_OP_RESIZE_CQ, &req, &rep);
