@@ -52,7 +52,7 @@ const (
 	CompleteOnLastAck // a request is complete when its last packet is acknowledged
 	RefusalAsDelivered
 	NoZeroWindowProbe
-	RNREarlyCounted  // refusals of packets that came before their turn count
+	RNREarlyCounted // refusals of packets that came before their turn count
 	NoQPCopiesCounted
 	FatalNotCumulative
 	NoReadProbe

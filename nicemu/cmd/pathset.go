@@ -289,8 +289,8 @@ func (e *env) profileList(c *cli.Context) error {
 		return err
 	}
 	var rows [][]string
-	for _, p := range flat(all) {
-		for _, x := range p.Known {
+	if every := flat(all); len(every) > 0 { // all NICs know the same ones
+		for _, x := range every[0].Known {
 			if c.Bool("json") {
 				if err := e.printJSON(x); err != nil {
 					return err
@@ -298,7 +298,6 @@ func (e *env) profileList(c *cli.Context) error {
 			}
 			rows = append(rows, []string{x.Name, x.About})
 		}
-		break
 	}
 	if c.Bool("json") {
 		return nil

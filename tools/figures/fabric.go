@@ -69,7 +69,6 @@ type packet struct {
 	buf  []byte
 	from int
 	to   int
-	copy bool
 }
 
 // event wakes a wire (id ≥ 0) or a host (-1 - id).

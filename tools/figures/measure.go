@@ -68,6 +68,9 @@ func fabric(planes int, queue, loss float64, unknown bool) Topology {
 func Incast(e vopr.Transport, n int, queue, loss float64, unknown bool, seed uint64, d mono.Duration) Sums {
 	t := fabric(1, queue, loss, unknown)
 	t.Hosts = t.Leaf + n // senders are below other leaves
+	if e.GoBackN {       // its control is by marks
+		t.Mark = t.Queue / 4
+	}
 	w := NewWorld(t, e, seed)
 	var flows []*Flow
 	for i := range n {

@@ -44,7 +44,7 @@ func Plot(rows []Row, dir string) (files []string, err error) {
 	return files, nil
 }
 
-var titles = map[string]string{"loss": "One pair, 4 planes of 100 Gbit/s, random loss", "bursts": "One pair, 4 planes of 100 Gbit/s, bursts of 8",
+var titles = map[string]string{"loss": "One pair, random loss", "bursts": "One pair, losses in bursts of 8",
 	"fabric": "Permutation of 32 hosts, leaf-spine, 100 Gbit/s", "planes": "One pair, 4 planes, something happens to one of them"}
 
 // curves adds a line for each transport, and the limit that nothing can pass.

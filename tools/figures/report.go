@@ -66,7 +66,11 @@ var lossGoals = map[float64]string{0.01: "98.5", 0.05: "94.5", 0.1: "89"}
 func losses(name string, burst float64, seed uint64, d mono.Duration) (ts []Task) {
 	for _, e := range vopr.Transports {
 		for _, loss := range []float64{0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2} {
-			r := Row{Figure: name, Case: fmt.Sprintf("one pair, 4 planes, %g %% lost", loss*100), Transport: e.Name, X: loss}
+			planes := 4
+			if e.GoBackN { // its QP has one
+				planes = 1
+			}
+			r := Row{Figure: name, Case: fmt.Sprintf("one pair, planes: %d, %g %% lost", planes, loss*100), Transport: e.Name, X: loss}
 			if burst > 0 {
 				r.Case += fmt.Sprintf(" in bursts of %g", burst)
 			}
@@ -75,7 +79,7 @@ func losses(name string, burst float64, seed uint64, d mono.Duration) (ts []Task
 					r.Goal = map[float64]string{0.01: "95"}[loss]
 				}
 			}
-			ts = append(ts, task(r, func(r *Row) { r.sums(Pair(e, 4, loss, burst, seed, d)) }))
+			ts = append(ts, task(r, func(r *Row) { r.sums(Pair(e, planes, loss, burst, seed, d)) }))
 		}
 	}
 	return ts
@@ -101,7 +105,12 @@ func incasts(seed uint64, d mono.Duration) (ts []Task) {
 			for _, q := range []float64{0.25, 1} {
 				for _, unknown := range []bool{false, true} {
 					r := Row{Figure: "incast", Case: fmt.Sprintf("%d:1, queue of %g BDP", n, q), Transport: e.Name}
-					if unknown {
+					if e.GoBackN {
+						if unknown {
+							continue
+						}
+						r.Case += ", ECN"
+					} else if unknown {
 						r.Case += ", rate unknown"
 					}
 					if e.Name == vopr.MetaRoCE.Name && !unknown {

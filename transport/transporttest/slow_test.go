@@ -52,7 +52,7 @@ func slowProgram(t *testing.T, w *World, r *rng.Source, serverFirst bool) int {
 		post()
 	}
 	const length = 200 * mono.Millisecond
-	ran := mono.Duration(length)
+	ran := length
 	for end := w.Now.Add(length); w.Now < end; w.Advance() {
 		w.Step()
 		if r.Chance(0.002) { // the loop did not run
