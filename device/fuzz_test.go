@@ -21,6 +21,7 @@ func hostile(t testing.TB, data []byte) {
 	oq := other.qp()
 	evil.up(q, b.nic.Addrs()[0], oq.QPN())
 	other.up(oq, a.nic.Addrs()[0], q.QPN())
+	ud, ah := evil.ud(), evil.ah(b.nic.Addrs()[0])
 	le := binary.LittleEndian
 	mem := evil.Mem.Bytes()
 	for i := range 16 {
@@ -52,6 +53,23 @@ func hostile(t testing.TB, data []byte) {
 			e.InlineLen = uint32(where) << (op & 15)
 			q.SQ.PutSend(e, payload, evil.sge(uint32(where), uint32(n)), hostq.SGE{Addr: uint64(where) << 48, Length: ^uint32(0), LKey: evil.mr.Key()})
 			q.SQ.Ring()
+		case 6: // a datagram, nearly right, to anybody
+			e := to(1, byte(where)&3, ah^uint32(op&1), uint32(where), testQkey)
+			if n >= 12 {
+				copy(e.U[4*(op&3):], payload[:4])
+			}
+			ud.SQ.PutSend(e, nil, evil.sge(0, uint32(where)))
+			ud.RQ.PutRecv(1, evil.sge(0, uint32(n)))
+			ud.SQ.Ring()
+			ud.RQ.Ring()
+		case 7: // groups and handles that come and go
+			m := &hostq.Mcast{QP: ud.Handle(), GID: [16]byte{10: 0xff, 11: 0xff, 12: 239, 15: byte(where)}}
+			if op&1 == 0 {
+				evil.ctx.AttachMcast(m)
+			} else {
+				evil.ctx.DetachMcast(m)
+				evil.ctx.DestroyAH(uint32(where) & 3)
+			}
 		case 5:
 			evil.ctx.ResizeCQ(&hostq.CreateCQ{Handle: evil.cq, Entries: uint32(where), Ring: evil.CQ.Off})
 		default:
