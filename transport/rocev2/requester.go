@@ -311,7 +311,7 @@ func (q *QP) moveUna(to uint64) {
 		r.rdHead++
 	}
 	r.since, r.triedAt = q.e.now, q.e.now
-	r.rnrUntil, r.rnrCnt, r.retries, r.backoff = 0, 0, 0, 0
+	r.rnrUntil, r.rnrCnt, r.retries = 0, 0, 0
 	q.timeouts = 0
 	q.complete()
 	q.wake()
@@ -471,7 +471,7 @@ func (q *QP) measure(psn uint64) {
 	if !r.sampling || psn < r.sample {
 		return
 	}
-	r.sampling = false
+	r.sampling, r.backoff = false, 0 // Karn's rule: what was sent again says nothing of the round trip, and keeps the back-off
 	d := q.e.now.Sub(r.sampleAt)
 	if r.srtt == 0 {
 		r.srtt, r.rttvar, r.rttMin = d, d/2, d
