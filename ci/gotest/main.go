@@ -53,6 +53,9 @@ func main() {
 			err = errors.Join(err, e)
 		}
 	}
+	if err == nil && r.passed+r.failed+r.skipped == 0 && !r.short { // a name or a tag that nothing has any more
+		err = errors.New("no test ran")
+	}
 	if err == nil && r.skipped > 0 && os.Getenv("MR_TEST_REQUIRE") == "all" {
 		err = errors.New("skipped tests, and MR_TEST_REQUIRE=all asks for every one")
 	}

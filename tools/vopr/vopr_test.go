@@ -16,6 +16,9 @@ var (
 
 // TestSeeds plays some seeds of both transports; ci/run.sh plays many with `mroce vopr`.
 func TestSeeds(t *testing.T) {
+	if testing.Short() { // the race detector makes each world ten times slower
+		*seeds = min(*seeds, 20)
+	}
 	for _, tr := range Transports {
 		o := Options{Transport: tr}
 		Many(context.Background(), o, *seed0, *seeds, runtime.GOMAXPROCS(0), func(r Result) bool {
