@@ -11,14 +11,18 @@ B       := build
 
 .PHONY: build vopr demo test test-all test-interop bench lint install uninstall clean help need-go fmt generate
 
-build: need-go $(B)/bin/nicemu ## build everything into build/: bin/nicemu, lib/libibverbs.so.1, tests/*
+build: need-go $(B)/bin/nicemu $(B)/bin/mroce ## build everything into build/: bin/nicemu, bin/mroce, lib/libibverbs.so.1, tests/*
 	@$(MAKE) --no-print-directory -C verbs
 
 # Go's own cache decides what is stale.
-.PHONY: $(B)/bin/nicemu
+.PHONY: $(B)/bin/nicemu $(B)/bin/mroce
 $(B)/bin/nicemu: need-go
 	@mkdir -p $(B)/bin
 	$(GOBUILD) -o $@ ./nicemu
+
+$(B)/bin/mroce: need-go
+	@mkdir -p $(B)/bin
+	$(GOBUILD) -o $@ ./tools/mroce
 
 demo: ## the whole thing at work in under two minutes: two hosts, four lossy planes, Debian's own RDMA programs
 	@bash ci/deps.sh demo
@@ -26,7 +30,7 @@ demo: ## the whole thing at work in under two minutes: two hosts, four lossy pla
 	@$(MAKE) -s build
 	@$(B)/bin/nicemu demo
 
-test: ## what CI runs: build, generated files, lint, unit, race, ASan, fuzz, live; skips what this machine cannot do and says so
+test: ## what CI runs: build, generated files, lint, unit, race, ASan, fuzz, simulation, pyverbs, live, interop; skips what this machine cannot do and says so
 	@bash ci/deps.sh test
 	@ci/run.sh test
 
@@ -46,9 +50,7 @@ bench: ## throughput and latency beside TCP on the same machine; table on the sc
 
 SEED  ?= 1
 SEEDS ?= 2000
-vopr: need-go ## random worlds of NICs, programs and bad networks, checked (SEEDS=2000 SEED=1); a failure prints how to play it again
-	@mkdir -p $(B)/bin
-	@$(GOBUILD) -o $(B)/bin/mroce ./tools/mroce
+vopr: need-go $(B)/bin/mroce ## random worlds of NICs, programs and bad networks, checked (SEEDS=2000 SEED=1); a failure prints how to play it again
 	@$(B)/bin/mroce vopr --seeds $(SEEDS) --seed $(SEED)
 
 lint: need-go ## static checks only: golangci-lint, go vet, formats
@@ -63,14 +65,15 @@ generate: need-go ## regenerate what is generated from spec/
 
 install: build ## install below PREFIX (/usr/local), DESTDIR in front of it for packagers; the library stays out of the linker's path
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/mroce
-	install -m 755 $(B)/bin/nicemu $(DESTDIR)$(PREFIX)/bin/nicemu
+	install -m 755 $(B)/bin/nicemu $(B)/bin/mroce $(DESTDIR)$(PREFIX)/bin/
 	cp -P $(B)/lib/libibverbs.so* $(DESTDIR)$(PREFIX)/lib/mroce/
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(B)/bin/nicemu man >$(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1
+	$(B)/bin/mroce man >$(DESTDIR)$(PREFIX)/share/man/man1/mroce.1
 	$(B)/bin/nicemu completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nicemu
 
 uninstall: ## remove what install put there
-	rm -rf $(DESTDIR)$(PREFIX)/bin/nicemu $(DESTDIR)$(PREFIX)/lib/mroce $(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1 \
+	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/nicemu bin/mroce lib/mroce share/man/man1/nicemu.1 share/man/man1/mroce.1) \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nicemu
 
 clean: ## remove build/

@@ -13,7 +13,8 @@ import (
 	"github.com/metaroce/metaroce/tools/vopr"
 )
 
-// packetMax is the largest packet: a payload of 4096 and every header. outer is what Ethernet and IP add on the wire.
+// packetMax is the largest packet: a payload of 4096 and every header. outer is what Ethernet, IP and UDP add on the wire,
+// preamble and gap included.
 const (
 	packetMax = 4096 + 124
 	outer     = 66
@@ -27,7 +28,7 @@ type Topology struct {
 	RateBps       uint64 // of every link
 	RTT           mono.Duration
 	Queue         int     // bytes in front of every switch port; 0 = no bound
-	Mark          int     // bytes waiting from which every packet is marked; 0 = never
+	MarkMin, Mark int     // bytes waiting from which packets are marked, and from which all are; 0 = never
 	Loss, Burst   float64 // random loss on the last link, data and acknowledgements alike; mean length of a burst
 	RateUnknown   bool    // engines are not told the rate
 }
@@ -37,18 +38,19 @@ func (t Topology) BDP() int { return int(float64(t.RateBps) / 8 * t.RTT.Seconds(
 
 // World is hosts, switches and a clock.
 type World struct {
-	Now   mono.Time
-	Hosts []*Host
-	t     Topology
-	links []*wire
-	up    [][]*wire   // [host][plane]
-	down  [][]*wire   // [host][plane]
-	lift  [][][]*wire // [plane][leaf][spine]: leaf to spine
-	drop  [][][]*wire // [plane][spine][leaf]: spine to leaf
-	pkts  []packet
-	free  []int32
-	heap  []event
-	hosts map[netip.Addr]int
+	Now     mono.Time
+	Hosts   []*Host
+	t       Topology
+	links   []*wire
+	up      [][]*wire   // [host][plane]
+	down    [][]*wire   // [host][plane]
+	lift    [][][]*wire // [plane][leaf][spine]: leaf to spine
+	drop    [][][]*wire // [plane][spine][leaf]: spine to leaf
+	pkts    []packet
+	free    []int32
+	heap    []event
+	hosts   map[netip.Addr]int
+	goBackN bool
 }
 
 // wire is a link and what follows it.
@@ -82,7 +84,7 @@ func NewWorld(t Topology, e vopr.Transport, seed uint64) *World {
 	if t.Leaf == 0 || t.Leaf >= t.Hosts {
 		t.Leaf, t.Spines = t.Hosts, 0
 	}
-	w := &World{Now: mono.Time(mono.Millisecond), t: t, hosts: map[netip.Addr]int{}}
+	w := &World{Now: mono.Time(mono.Millisecond), t: t, hosts: map[netip.Addr]int{}, goBackN: e.GoBackN}
 	leaves := (t.Hosts + t.Leaf - 1) / t.Leaf
 	hops := 4 // links both ways between hosts of one leaf
 	if leaves > 1 {
@@ -90,7 +92,7 @@ func NewWorld(t Topology, e vopr.Transport, seed uint64) *World {
 	}
 	// the round trip of a full packet and a short answer, with what each link takes to send them
 	sending := mono.Duration(float64(hops/2) * float64(packetMax+outer+200) * 8e9 / float64(t.RateBps))
-	base := link.Spec{RateBps: t.RateBps, Delay: (t.RTT - sending) / mono.Duration(hops), Queue: t.Queue, ECNMin: t.Mark, ECNMax: t.Mark}
+	base := link.Spec{RateBps: t.RateBps, Delay: (t.RTT - sending) / mono.Duration(hops), Queue: t.Queue, ECNMin: t.MarkMin, ECNMax: t.Mark}
 	nic := base
 	nic.Queue, nic.ECNMin, nic.ECNMax = 0, 0, 0 // the host's own queue: it has no reason to lose what it sends
 	last := base

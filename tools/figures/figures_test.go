@@ -10,6 +10,18 @@ import (
 
 // TestFloors: floors well below the figures, so that what breaks a rule shows. The figures come from `mroce figures`.
 func TestFloors(t *testing.T) {
+	// the baseline has bounds both ways: one that breaks would only make the other look better
+	within := func(name string, s Sums, lo, hi float64) {
+		t.Helper()
+		t.Logf("%s: goodput %.1f %%", name, 100*s.Goodput)
+		if s.Err || s.Goodput < lo || s.Goodput > hi {
+			t.Errorf("%s: %+v, not in %v to %v", name, s, lo, hi)
+		}
+	}
+	b := vopr.RoCEv2
+	within("RoCEv2 pair", Pair(b, 1, 0, 0, 1, 2*mono.Millisecond), 0.97, 1.002)
+	within("RoCEv2 pair, 1 % lost", Pair(b, 1, 0.01, 0, 1, 8*mono.Millisecond), 0.65, 0.9) // published: about 80 %
+	within("RoCEv2 8:1, 1 BDP, marked", Incast(b, 8, 1, 0, false, 1, 4*mono.Millisecond), 0.7, 1.002)
 	check := func(name string, s Sums, goodput, dropped, jain float64) {
 		t.Helper()
 		t.Logf("%s: goodput %.1f %%, dropped %.1f %%, Jain %.3f", name, 100*s.Goodput, 100*s.Dropped, s.Jain)
@@ -20,11 +32,24 @@ func TestFloors(t *testing.T) {
 	e := vopr.MetaRoCE
 	check("pair", Pair(e, 4, 0, 0, 1, mono.Millisecond), 0.97, 0, 1)
 	check("pair, 1 % lost", Pair(e, 4, 0.01, 0, 1, mono.Millisecond), 0.95, 0, 1)
+	check("pair, 1 % lost in bursts of 8", Pair(e, 4, 0.01, 8, 1, 4*mono.Millisecond), 0.95, 0, 1)
 	check("8:1, 1 BDP", Incast(e, 8, 1, 0, false, 1, mono.Millisecond), 0.97, 0.01, 0.97)
 	check("32:1, 1 BDP", Incast(e, 32, 1, 0, false, 1, mono.Millisecond), 0.97, 0.02, 0.95)
 	check("32:1, 0.25 BDP", Incast(e, 32, 0.25, 0, false, 1, 2*mono.Millisecond), 0.95, 0.1, 0.9)
 	// acknowledgements on one way each: 61 %, Jain 0.72
 	check("permutation", Permutation(e, 1, 0, 1, mono.Millisecond), 0.8, 0.02, 0.9)
+}
+
+// TestTails: a message of one packet under loss.
+func TestTails(t *testing.T) {
+	p50, p99, p999, ok := Tail(vopr.MetaRoCE, 64, 0.1, 1000, 1)
+	t.Logf("64 B, 10 %% lost: %.1f %.1f %.1f RTT", p50, p99, p999)
+	if !ok || p50 < 0.5 || p50 > 1.5 || p99 > 5 || p999 > 9 {
+		t.Error("too long")
+	}
+	if _, _, _, ok := Tail(vopr.MetaRoCE, 64, 1, 1, 1); ok {
+		t.Error("a message ended although everything gets lost")
+	}
 }
 
 // TestPlaneStory: a plane goes and the other three have its load within a few round trips.

@@ -13,8 +13,9 @@ const (
 	rate    = 100 * gbit
 	rtt     = 8 * mono.Microsecond
 	message = 1 << 20
-	// share of a full packet on the wire that is payload
-	payload = 4096.0 / (4096 + 12 + 16 + 16 + 4 + outer)
+	// share of a full packet on the wire that is payload: MetaRoCE's headers, that go-back-N has less of
+	payload  = 4096.0 / (4096 + 12 + 16 + 16 + 4 + outer)
+	payloadG = 4096.0 / (4096 + 12 + 4 + outer)
 )
 
 // Sums is what a steady load came to.
@@ -45,7 +46,11 @@ func steady(w *World, flows []*Flow, receivers int, warm, d mono.Duration) Sums 
 		squares += x * x
 		s.Err = s.Err || f.Err != 0
 	}
-	s.Goodput = sum * 8 / d.Seconds() / (float64(receivers*w.t.Planes) * float64(w.t.RateBps) * payload)
+	most := payload
+	if w.goBackN {
+		most = payloadG
+	}
+	s.Goodput = sum * 8 / d.Seconds() / (float64(receivers*w.t.Planes) * float64(w.t.RateBps) * most)
 	s.Dropped = float64(w.Dropped()-dropped) / max(1, sum/4096)
 	s.Jain = sum * sum / max(1, float64(len(flows))*squares)
 	return s
@@ -57,20 +62,21 @@ func Pair(e vopr.Transport, planes int, loss, burst float64, seed uint64, d mono
 	return steady(w, []*Flow{w.Connect(w.Hosts[0], w.Hosts[1], message, 16)}, 1, d/4, d)
 }
 
-// fabric is the one of the design trials: 32 hosts, 8 a leaf, 8 spines, queues in BDP.
-func fabric(planes int, queue, loss float64, unknown bool) Topology {
+// fabric is the one of the design trials: 32 hosts, 8 a leaf, 8 spines, queues in BDP. Its switches mark for transports whose
+// control is by marks, as RED does between a tenth and a half of the queue; MetaRoCE gets none.
+func fabric(e vopr.Transport, planes int, queue, loss float64, unknown bool) Topology {
 	t := Topology{Hosts: 32, Planes: planes, Leaf: 8, Spines: 8, RateBps: rate, RTT: rtt, Loss: loss, RateUnknown: unknown}
 	t.Queue = int(queue * float64(t.BDP()))
+	if e.GoBackN {
+		t.MarkMin, t.Mark = t.Queue/10, t.Queue/2
+	}
 	return t
 }
 
 // Incast is n senders to one receiver behind a queue of so many BDP.
 func Incast(e vopr.Transport, n int, queue, loss float64, unknown bool, seed uint64, d mono.Duration) Sums {
-	t := fabric(1, queue, loss, unknown)
+	t := fabric(e, 1, queue, loss, unknown)
 	t.Hosts = t.Leaf + n // senders are below other leaves
-	if e.GoBackN {       // its control is by marks
-		t.Mark = t.Queue / 4
-	}
 	w := NewWorld(t, e, seed)
 	var flows []*Flow
 	for i := range n {
@@ -81,7 +87,7 @@ func Incast(e vopr.Transport, n int, queue, loss float64, unknown bool, seed uin
 
 // Permutation has every host send to a host of the next leaf and receive from one of the last.
 func Permutation(e vopr.Transport, planes int, loss float64, seed uint64, d mono.Duration) Sums {
-	w := NewWorld(fabric(planes, 1, loss, false), e, seed)
+	w := NewWorld(fabric(e, planes, 1, loss, false), e, seed)
 	var flows []*Flow
 	for i := range w.Hosts {
 		flows = append(flows, w.Connect(w.Hosts[i], w.Hosts[(i+w.t.Leaf)%len(w.Hosts)], message, 4))
@@ -89,8 +95,9 @@ func Permutation(e vopr.Transport, planes int, loss float64, seed uint64, d mono
 	return steady(w, flows, len(w.Hosts), d/2, d)
 }
 
-// Tail is the time of single messages in round trips: median, 99th and 99.9th percentile.
-func Tail(e vopr.Transport, size int, loss float64, n int, seed uint64) (p50, p99, p999 float64) {
+// Tail is the time of single messages in round trips: median, 99th and 99.9th percentile. ok is false when a message did
+// not end; then there are none.
+func Tail(e vopr.Transport, size int, loss float64, n int, seed uint64) (p50, p99, p999 float64, ok bool) {
 	w := NewWorld(Topology{Hosts: 2, Planes: 4, RateBps: rate, RTT: rtt, Loss: loss}, e, seed)
 	f := w.Connect(w.Hosts[0], w.Hosts[1], size, 1)
 	var took []float64
@@ -103,13 +110,16 @@ func Tail(e vopr.Transport, size int, loss float64, n int, seed uint64) (p50, p9
 		for ended == 0 && f.Err == 0 && w.Now.Sub(began) < mono.Second {
 			w.Run(rtt / 8)
 		}
+		if ended == 0 {
+			return 0, 0, 0, false
+		}
 		took = append(took, ended.Sub(began).Micros()/rtt.Micros())
 		w.Run(3 * rtt)
 	}
 	took = took[1:] // the first one opened the association
 	slices.Sort(took)
 	at := func(q float64) float64 { return took[int(q*float64(n-1)+0.5)] }
-	return at(0.5), at(0.99), at(0.999)
+	return at(0.5), at(0.99), at(0.999), true
 }
 
 // Point is a stretch of a time line.

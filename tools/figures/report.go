@@ -89,7 +89,7 @@ func fabrics(seed uint64, d mono.Duration) (ts []Task) {
 	goals := map[float64]string{0.01: "97 of loss-free", 0.05: "92 of loss-free", 0.1: "87 of loss-free"}
 	for _, e := range vopr.Transports {
 		for _, loss := range []float64{0, 0.01, 0.05, 0.1} {
-			r := Row{Figure: "fabric", Case: fmt.Sprintf("permutation of 32 hosts, %g %% lost", loss*100), Transport: e.Name, X: loss}
+			r := Row{Figure: "fabric", Case: fmt.Sprintf("permutation of 32 hosts, %g %% lost%s", loss*100, marks(e)), Transport: e.Name, X: loss}
 			if e.Name == vopr.MetaRoCE.Name {
 				r.Goal = goals[loss]
 			}
@@ -99,18 +99,23 @@ func fabrics(seed uint64, d mono.Duration) (ts []Task) {
 	return ts
 }
 
+func marks(e vopr.Transport) string {
+	if e.GoBackN {
+		return ", ECN"
+	}
+	return ""
+}
+
 func incasts(seed uint64, d mono.Duration) (ts []Task) {
 	for _, e := range vopr.Transports {
 		for _, n := range []int{8, 32} {
 			for _, q := range []float64{0.25, 1} {
 				for _, unknown := range []bool{false, true} {
+					if unknown && e.GoBackN { // it paces by the rate
+						continue
+					}
 					r := Row{Figure: "incast", Case: fmt.Sprintf("%d:1, queue of %g BDP", n, q), Transport: e.Name}
-					if e.GoBackN {
-						if unknown {
-							continue
-						}
-						r.Case += ", ECN"
-					} else if unknown {
+					if r.Case += marks(e); unknown {
 						r.Case += ", rate unknown"
 					}
 					if e.Name == vopr.MetaRoCE.Name && !unknown {
@@ -133,8 +138,11 @@ func tails(seed uint64) (ts []Task) {
 					r.Goal = "p99.9 4 RTT"
 				}
 				ts = append(ts, task(r, func(r *Row) {
-					a, b, c := Tail(e, size, loss, 4000, seed)
+					a, b, c, ok := Tail(e, size, loss, 4000, seed)
 					r.Values = map[string]float64{"p50_rtt": a, "p99_rtt": b, "p999_rtt": c}
+					if !ok {
+						r.Values["errors"] = 1
+					}
 				}))
 			}
 		}
@@ -157,7 +165,9 @@ func planes(seed uint64) (ts []Task) {
 			const back = mono.Millisecond
 			r.Line = PlaneStory(vopr.MetaRoCE, x.change, back, 3*mono.Millisecond, 20*mono.Microsecond, seed)
 			r.Values = map[string]float64{"during": mean(r.Line, 100*mono.Microsecond, back), "after": mean(r.Line, 2*back, 3*back)}
-			r.Values["back_us"] = r.returned(back)
+			if r.Values["during"] < 0.9 {
+				r.Values["back_us"] = r.returned(back)
+			}
 		}))
 	}
 	return ts

@@ -26,7 +26,7 @@ func (e *env) figuresCommand() *cli.Command {
 			&cli.Uint64Flag{Name: "seed", Usage: "another one gives other losses", Value: 1},
 			&cli.Float64Flag{Name: "ms", Usage: "virtual milliseconds measured in each case", Value: 4},
 			&cli.StringFlag{Name: "plot", Usage: "write SVG plots into this directory"},
-			&cli.BoolFlag{Name: "json", Usage: "one array of cases, instead of text"},
+			&cli.BoolFlag{Name: "json", Usage: "one object for each case, a line each, instead of text"},
 			&cli.IntFlag{Name: "workers", Usage: "cases measured at a time", Value: runtime.GOMAXPROCS(0)},
 		},
 		Action: e.figures,
@@ -53,7 +53,7 @@ func (e *env) figures(c *cli.Context) error {
 		}
 	}
 	ts := figures.Tasks(names, c.Uint64("seed"), mono.Duration(ms*float64(mono.Millisecond)))
-	step, done := e.progress(len(ts))
+	step, done := e.progress(len(ts), "cases")
 	rows := figures.Measure(c.Context, ts, c.Int("workers"), func(figures.Row) { step() })
 	done()
 	if c.Context.Err() != nil {
@@ -61,9 +61,10 @@ func (e *env) figures(c *cli.Context) error {
 	}
 	if c.Bool("json") {
 		j := json.NewEncoder(e.out)
-		j.SetIndent("", "  ")
-		if err := j.Encode(rows); err != nil {
-			return err
+		for _, r := range rows {
+			if err := j.Encode(r); err != nil {
+				return err
+			}
 		}
 	} else {
 		e.figureTables(rows)
@@ -105,7 +106,12 @@ func (e *env) figureTables(rows []figures.Row) {
 		}
 		fmt.Fprintf(w, "%s\t%s", r.Case, r.Transport)
 		for _, k := range cols {
-			switch v := r.Values[k]; k {
+			v, is := r.Values[k]
+			if !is {
+				fmt.Fprint(w, "\t-")
+				continue
+			}
+			switch k {
 			case "goodput", "dropped", "during", "after":
 				fmt.Fprintf(w, "\t%.1f %%", 100*v)
 			case "jain":

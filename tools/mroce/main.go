@@ -34,7 +34,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	app := &cli.App{
 		Name: "mroce", Usage: "tools around MetaRoCE for engineers and researchers", Version: version,
 		Writer: out, ErrWriter: errs, HideHelpCommand: true, EnableBashCompletion: true, Suggest: true,
-		Commands: []*cli.Command{e.voprCommand(), e.figuresCommand()}, OnUsageError: usage,
+		Commands: []*cli.Command{e.voprCommand(), e.figuresCommand(), e.manCommand()}, OnUsageError: usage,
 		ExitErrHandler: func(*cli.Context, error) {},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
@@ -56,6 +56,19 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	}
 	fmt.Fprintf(errs, "mroce: %v\n", err)
 	return fail.Code(err)
+}
+
+func (e *env) manCommand() *cli.Command {
+	return &cli.Command{
+		Name: "man", Hidden: true, Usage: "print the man page",
+		Action: func(c *cli.Context) error {
+			text, err := c.App.ToManWithSection(1)
+			if err == nil {
+				_, err = io.WriteString(e.out, text)
+			}
+			return err
+		},
+	}
 }
 
 // exitCode ends the program without a message.

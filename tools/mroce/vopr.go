@@ -96,7 +96,7 @@ func (e *env) vopr(c *cli.Context) error {
 		o.Trace = func(line string) { fmt.Fprintln(e.out, line) }
 	}
 	t := total{First: first, Transport: o.Transport.Name}
-	step, done := e.progress(n)
+	step, done := e.progress(n, "seeds")
 	began := time.Now()
 	var failed []failure
 	vopr.Many(c.Context, o, first, n, c.Int("workers"), func(r vopr.Result) bool {
@@ -192,13 +192,13 @@ func (e *env) report(asJSON bool, t total, failed []failure) {
 }
 
 // progress shows a bar on a terminal.
-func (e *env) progress(n int) (step, done func()) {
+func (e *env) progress(n int, of string) (step, done func()) {
 	f, is := e.err.(*os.File)
 	if !is || n < 20 || !terminal(f) {
 		return func() {}, func() {}
 	}
 	p := mpb.New(mpb.WithOutput(io.Writer(f)), mpb.WithWidth(50))
-	b := p.AddBar(int64(n), mpb.PrependDecorators(decor.Name("seeds "), decor.CountersNoUnit("%d of %d")),
+	b := p.AddBar(int64(n), mpb.PrependDecorators(decor.Name(of+" "), decor.CountersNoUnit("%d of %d")),
 		mpb.AppendDecorators(decor.Percentage(), decor.Name(" "), decor.AverageETA(decor.ET_STYLE_MMSS, decor.WC{W: 6}), decor.Name(" left")))
 	return b.Increment, func() {
 		b.Abort(false)
