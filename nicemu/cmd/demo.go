@@ -318,13 +318,26 @@ func sum(v []float64) (s float64) {
 	return s
 }
 
-// pullPlane cuts a plane two seconds into the run and mends it two seconds later; the program must not notice.
+// moving waits until host b sends in earnest: programs meet over TCP first, and a segment lost there costs a second.
+func (d *demo) moving(ctx context.Context) error {
+	for end := time.Now().Add(10 * time.Second); ; {
+		v, err := d.rates(ctx, 200*time.Millisecond)
+		if err != nil || sum(v) > 0.05 {
+			return err
+		}
+		if time.Now().After(end) {
+			return errors.New("the program does not begin to send")
+		}
+	}
+}
+
+// pullPlane cuts a plane when the program has begun and mends it two seconds later; the program must not notice.
 func pullPlane(ctx context.Context, d *demo) (string, error) {
 	cut := func(word string) error {
 		_, err := impairLab(d.lab, serve.ImpairArgs{Planes: []int{demoPlane}, Words: []string{word}})
 		return err
 	}
-	if err := wait(ctx, 1500*time.Millisecond); err != nil {
+	if err := d.moving(ctx); err != nil {
 		return "", err
 	}
 	before, err := d.rates(ctx, 500*time.Millisecond)

@@ -3,6 +3,8 @@ package lab
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
@@ -64,7 +66,7 @@ func UpNIC(ctx context.Context, o NICOptions) (*State, error) {
 	nic.Addrs = o.NIC.Prefixes
 	s.Hosts = []Host{{Name: host, NICs: []NIC{nic}}}
 	cfg := &serve.Config{
-		Name: name, Socket: socket, Group: o.Group, Transport: s.Transport, Version: o.Version, Seed: uint64(time.Now().UnixNano()),
+		Name: name, Socket: socket, Group: o.Group, Transport: s.Transport, Version: o.Version, Seed: secretSeed(),
 		Spool: filepath.Join(dir, "spool"), NICs: []serve.NIC{o.NIC},
 	}
 	if err := os.MkdirAll(cfg.Spool, 0o700); err != nil {
@@ -102,4 +104,12 @@ func (s *State) Follow(ctx context.Context, to io.Writer) error {
 			return fail.Failf("the daemon ended by itself")
 		}
 	}
+}
+
+// secretSeed is for a NIC that strangers may reach: tags and cookies come from it (MR-SEC-001). Labs have the seed of their
+// file, so that they can be repeated.
+func secretSeed() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
 }
