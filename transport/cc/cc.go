@@ -175,5 +175,5 @@ func (f *Fixed) OnLoss(mono.Time, int) {}
 // Window implements Controller.
 func (f *Fixed) Window() int { return f.W }
 
-// Reset implements Controller.
-func (f *Fixed) Reset(w int) { f.W = w }
+// Reset implements Controller: nothing changes it, not even a new beginning.
+func (f *Fixed) Reset(int) {}

@@ -90,9 +90,7 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	pl.lastData, pl.news = e.now, true
 	r.lastRx = int(p.Plane)
 	r.count++
-	if due := r.a.planes[p.Plane].baseDue; due <= e.now {
-		r.a.care(e.now)
-	}
+	r.a.planes[p.Plane].wantBase()
 	gaps := 0
 	r.lossMean -= r.lossMean / 256
 	if rp.seen.any {
@@ -104,7 +102,7 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	}
 	if r.a.users > 0 {
 		e.ports[p.Plane].sent(r.a, int(p.Plane))
-		e.ports[p.Plane].arrived(e, n, min(gaps, ackBits))
+		e.ports[p.Plane].arrived(e, n+r.a.frame(), min(gaps, ackBits))
 	}
 	//= MR-REL-020
 	if r.count >= ackEvery || h.Flags&(wire.FlagAckReq|wire.FlagTail) != 0 {

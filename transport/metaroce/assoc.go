@@ -35,11 +35,10 @@ type assoc struct {
 	name          string // of the peer, for events
 	loopback      bool   // with ourselves: no handshake
 	state         assocState
-	users         int        // QPs bound to it
-	probers       int        // named probes under way
-	moveTo        netip.Addr // where the peer may be now
-	moveAt        mono.Time  // not before this another probe there
-	careAt        mono.Time  // when tend has something to do
+	users         int       // QPs bound to it
+	probers       int       // named probes under way
+	moveAt        mono.Time // not before this another probe there
+	careAt        mono.Time // when tend has something to do
 	qps           []*QP
 	due           mono.Time
 	lastUse       mono.Time
@@ -335,6 +334,7 @@ func (a *assoc) renew() {
 		pl.refresh()
 		pl.cur, pl.curLeft, pl.grant, pl.grantAt = nil, 0, defaultWindow, 0
 		pl.win.Reset(defaultWindow)
+		pl.nextSend = 0
 	}
 	a.resetRTT()
 	a.havePeTS, a.lastLoss = false, 0

@@ -30,6 +30,8 @@ type ctlQueue struct {
 	staleAt    mono.Time // not before this another STALE
 }
 
+const shortProbe = 128 // longest probe that is answered in the control class
+
 const ctlBytes = 640 // longest control payload
 
 // next returns a free entry, or nil.
@@ -44,6 +46,15 @@ func (c *ctlQueue) next() *ctlPacket {
 	p.n = 0
 	c.tail++
 	return p
+}
+
+// answer returns a free entry for the answer to a probe, or nil: the last quarter is kept for handshakes, which a flood
+// of probes must not stop.
+func (c *ctlQueue) answer() *ctlPacket {
+	if c.tail-c.head >= uint(3*len(c.q)/4) {
+		return nil
+	}
+	return c.next()
 }
 
 // sendControl moves what waits into the batch.

@@ -15,12 +15,16 @@ type portRx struct {
 	plane       int
 	rtt         mono.Duration
 	rttAt       mono.Time
+	inUse       int // associations
 }
 
 func (p *portRx) init(plane int) { p.g, p.plane = 1.5, plane }
 
 // frameBytes is what Ethernet, IPv4 and UDP add to a packet on the wire, preamble and gap included.
-const frameBytes = 66
+const (
+	frameBytes = 66
+	fullPacket = maxPayload + 128
+)
 
 func (p *portRx) rate() (m float64) {
 	for _, v := range p.hist {
@@ -29,9 +33,17 @@ func (p *portRx) rate() (m float64) {
 	return m
 }
 
+// frame is what a packet of the association takes on the wire beside its own bytes.
+func (a *assoc) frame() int {
+	if a.local.Is4() {
+		return frameBytes
+	}
+	return frameBytes + 20
+}
+
 // arrived counts a packet; each two round trips the factor g is adapted.
 func (p *portRx) arrived(e *Engine, bytes, gaps int) {
-	p.bytes += float64(bytes + frameBytes)
+	p.bytes += float64(bytes)
 	p.gaps += float64(gaps)
 	p.pkts++
 	period := 2 * p.roundTrip(e)
@@ -84,10 +96,12 @@ func (p *portRx) roundTrip(e *Engine) mono.Duration {
 	}
 	plane := p.plane
 	m := mono.Duration(0)
+	p.inUse = 0
 	for _, a := range e.live {
 		if a.state != assocUp || a.users == 0 {
 			continue
 		}
+		p.inUse++
 		//= MR-CC-012
 		if b := a.planes[plane].base; b > 0 {
 			m = max(m, b+a.planes[plane].noise)
@@ -149,16 +163,22 @@ func (e *Engine) grantFor(a *assoc, plane int) uint32 {
 	//= MR-CC-013
 	recent := 3 * rtt
 	if c > 0 {
-		recent += mono.Duration(2 * float64(len(e.live)) * maxPayload / c * 1e9)
+		recent += mono.Duration(2 * float64(p.inUse) * maxPayload / c * 1e9)
 	}
 	active := p.active(e.now, plane, recent)
 	//= MR-CC-012
 	if active <= 1 {
 		return uint32(ring)
 	}
-	share := ring / float64(active)
+	share, least := ring/float64(active), float64(minCharge)
 	if c > 0 {
 		share = min(share, p.g*c*(a.planes[plane].baseRTT(rtt)+a.rx.holdTime()).Seconds()/float64(active))
 	}
-	return uint32(max(share, minCharge))
+	if e.portRate(p) == 0 { // what little programs send is no measure of what the port takes
+		//= MR-CC-016
+		if least = fullPacket; e.cfg.Planes[plane].TimerNoise > 0 {
+			least = max(least, defaultWindow/float64(active))
+		}
+	}
+	return uint32(max(share, least))
 }

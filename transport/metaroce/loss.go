@@ -182,7 +182,7 @@ func (a *assoc) planeFailed(pl *planeTx, _ string) {
 	e.C.PlaneFailures++
 	//= MR-PATH-031
 	pl.loseAll()
-	pl.cur, pl.curLeft, pl.askedAt, pl.asked = nil, 0, 0, 0
+	pl.cur, pl.curLeft, pl.askedAt, pl.asked, pl.nextSend = nil, 0, 0, 0, 0
 	pl.forgetLoss()
 	e.host.Event(transport.Event{Kind: transport.EventPlaneDown, Peer: a.name, Plane: pl.idx})
 	a.startProbing(pl)

@@ -297,9 +297,7 @@ func (e *Engine) SetProfile(now mono.Time, peer netip.Addr, p cc.Profile) error 
 		w := pl.win.Window()
 		//= MR-CC-030
 		pl.profile, pl.win = p, e.newWindow(e.cfg.Planes[pl.idx], p)
-		if p.Window == 0 {
-			pl.win.Reset(w)
-		}
+		pl.win.Reset(w)
 		pl.a.wakeAll()
 	}
 	return nil

@@ -23,7 +23,7 @@ func (a *assoc) strayed(p *pkt.Packet, h *wire.Header, payload []byte) {
 		var pr wire.Probe
 		//= MR-ASC-081
 		if wire.DecodeProbe(payload, &pr) == 0 {
-			if x := e.probes.find(pr.ID); x != nil && x.kind == probeMove && x.a == a && p.Src == a.moveTo {
+			if x := e.probes.find(pr.ID); x != nil && x.kind == probeMove && x.a == a && p.Src == x.to {
 				e.probes.end(e, x, true)
 			}
 		}
@@ -33,16 +33,14 @@ func (a *assoc) strayed(p *pkt.Packet, h *wire.Header, payload []byte) {
 	if e.now < a.moveAt || len(p.Data) < h.Size()+wire.ProbeLen+wire.ICRCLen || int(p.Plane) >= len(a.planes) {
 		return
 	}
-	a.moveAt, a.moveTo = e.now.Add(moveGap+a.srtt), p.Src
+	a.moveAt = e.now.Add(moveGap + a.srtt)
 	pl := &a.planes[p.Plane]
-	e.probes.start(e, pl.firstPath(), probeMove, 0, moveGap+a.srtt)
+	e.probes.start(e, pl.firstPath(), probeMove, 0, moveGap+a.srtt).to = p.Src
 }
 
 // moveAnswer moves the association when the peer answered at its new address.
-func (a *assoc) moveAnswer(answered bool) {
+func (a *assoc) moveAnswer(to netip.Addr, answered bool) {
 	e := a.e
-	to := a.moveTo
-	a.moveTo = netip.Addr{}
 	if !answered || e.byAddr[addrPair{a.local, to}] != nil {
 		return
 	}

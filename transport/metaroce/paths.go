@@ -392,7 +392,9 @@ func (a *assoc) tend() {
 		}
 		//= MR-PATH-053
 		if pl.sent != pl.baseSent || a.rx.planes[i].bytes != pl.baseGot {
-			if pl.baseDue <= e.now {
+			if pl.baseDue <= e.now && e.probes.full() {
+				a.care(e.now.Add(mono.Millisecond))
+			} else if pl.baseDue <= e.now {
 				p := pl.basePath
 				if p == nil || !pl.usableNow(p) {
 					p = pl.path(pl.randomPath())
@@ -402,9 +404,6 @@ func (a *assoc) tend() {
 			} else {
 				a.care(pl.baseDue)
 			}
-		}
-		if pl.usable == pl.whole() {
-			continue
 		}
 		for _, p := range pl.paths {
 			if p == nil || p.state < pathQuarantined {
@@ -418,6 +417,17 @@ func (a *assoc) tend() {
 			}
 			a.care(p.healthAt)
 		}
+	}
+}
+
+// wantBase has the base RTT of a plane that is used measured when its time has come.
+func (pl *planeTx) wantBase() {
+	a := pl.a
+	if a.loopback || a.users == 0 || pl.state != planeActive {
+		return
+	}
+	if due := max(pl.baseDue, a.e.now); due < a.careAt {
+		a.care(due)
 	}
 }
 

@@ -1,6 +1,8 @@
 package metaroce
 
 import (
+	"net/netip"
+
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/transport/wire"
@@ -29,6 +31,7 @@ type probe struct {
 	answered bool
 	a        *assoc
 	p        *txPath
+	to       netip.Addr // probeMove
 	port     uint16
 	size     int // BTH … ICRC
 	tos      uint8
@@ -55,7 +58,7 @@ type probeTable struct {
 func (t *probeTable) start(e *Engine, p *txPath, kind probeKind, size int, wait mono.Duration) *probe {
 	x := &t.s[t.n%probeSlots]
 	if x.kind != probeNone && !x.done {
-		t.end(e, x, false)
+		t.evict(e, x)
 	}
 	*x = probe{id: probeMark | e.rnd.Uint32()&^probeMark&^(probeSlots-1) | t.n%probeSlots, kind: kind, queued: true, a: p.pl.a, p: p, port: p.srcPort, size: size, tos: pkt.ECT0, wait: wait,
 		deadline: e.now.Add(wait)}
@@ -66,6 +69,29 @@ func (t *probeTable) start(e *Engine, p *txPath, kind probeKind, size int, wait 
 	t.queued++
 	t.due = mono.Min(t.due, x.deadline)
 	return x
+}
+
+// full reports whether the next probe would push out one under way.
+func (t *probeTable) full() bool {
+	x := &t.s[t.n%probeSlots]
+	return x.kind != probeNone && !x.done
+}
+
+// evict ends a probe whose place is needed. That it was not answered says nothing.
+func (t *probeTable) evict(e *Engine, x *probe) {
+	switch x.kind {
+	case probeNamed, probeMove:
+		t.end(e, x, false)
+		return
+	case probeMTU:
+		x.p.pl.mtu.out = max(x.p.pl.mtu.out-1, 0)
+		x.a.care(e.now)
+	default: // asked again by its own timer
+	}
+	if x.queued {
+		t.queued--
+	}
+	*x = probe{}
 }
 
 // find returns the probe of an ID, or nil.
@@ -104,7 +130,7 @@ func (t *probeTable) end(e *Engine, x *probe, answered bool) {
 	case probeMTU:
 		p.pl.mtuAnswer(size, answered)
 	case probeMove:
-		a.moveAnswer(answered)
+		a.moveAnswer(x.to, answered)
 	case probeNamed:
 		a.release()
 		return
@@ -180,7 +206,7 @@ func (e *Engine) writeProbe(out *pkt.Packet, x *probe) {
 	//= MR-WIRE-002 MR-PATH-054
 	out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(pl.idx), a.local, a.remote, x.port, x.tos
 	if x.kind == probeMove {
-		out.Dst = a.moveTo
+		out.Dst = x.to
 	}
 	e.C.ProbesSent++
 }

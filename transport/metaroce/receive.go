@@ -236,7 +236,7 @@ func (e *Engine) onProbe(a *assoc, p *pkt.Packet, payload []byte) {
 	if pr.Kind == wire.ProbeQP {
 		e.answerQP(a, &pr)
 	}
-	c := e.ctl.next()
+	c := e.ctl.answer()
 	if c == nil {
 		e.C.CtlOverflow++
 		return
@@ -244,7 +244,9 @@ func (e *Engine) onProbe(a *assoc, p *pkt.Packet, payload []byte) {
 	//= MR-PATH-050 MR-WIRE-091
 	c.fill(a, int(p.Plane), wire.OpProbeAck, wire.PutProbe(c.buf[:], &pr, wire.ProbeLen))
 	//= MR-PATH-054
-	c.class = p.TOS &^ pkt.ECNMask // an answer that waited behind data would tell nothing of the way
+	if p.TOS&^pkt.ECNMask == controlTOS && len(p.Data) <= shortProbe { // an answer that waited behind data would tell nothing of the way
+		c.class = controlTOS
+	}
 }
 
 // answerQP fills in what became of a READ or atomic.

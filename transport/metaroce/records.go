@@ -64,9 +64,7 @@ func (e *Engine) newRec(p *txPath, q *QP, kind txKind, psn uint64, size int) *tx
 	pl.tail = i
 	//= MR-REL-005
 	pl.inflight += size
-	if pl.a.careAt == never {
-		pl.a.care(max(pl.baseDue, e.now))
-	}
+	pl.wantBase()
 	if pl.asked++; pl.askedAt == 0 {
 		pl.askedAt = e.now
 	}

@@ -203,6 +203,11 @@ func (q *QP) giveUpAt() mono.Time {
 	if r.blockedAt != 0 {
 		t = max(t, r.blockedAt.Add(r.limitWait))
 	}
+	for i := range q.a.planes { // what a small window holds back is no silence of the peer
+		if pl := &q.a.planes[i]; pl.state == planeActive && pl.inflight == 0 {
+			t = max(t, mono.Min(pl.nextSend, q.e.now))
+		}
+	}
 	return t.Add(r.timeout * mono.Duration(int(r.retryCnt)+1))
 }
 

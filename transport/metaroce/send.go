@@ -208,18 +208,18 @@ func (pl *planeTx) room() bool {
 	}
 	if pl.inflight == 0 {
 		//= MR-CC-021
-		return pl.nextSend <= pl.a.e.now
+		return pl.nextSend <= pl.a.e.now || pl.limit() >= maxPayload
 	}
 	return pl.inflight+maxPayload/2 <= pl.limit()
 }
 
-// pace says when a plane with a window below one packet may send again: the window an RTT, with jitter, as many senders
-// may be in step.
-func (pl *planeTx) pace() {
+// pace says when a plane with a window below the packet just sent may send again: the window an RTT, with jitter, as
+// many senders may be in step.
+func (pl *planeTx) pace(size int) {
 	e := pl.a.e
-	if l := pl.limit(); l < maxPayload {
+	if l := pl.limit(); l < size {
 		//= MR-CC-021
-		pl.nextSend = e.now.Add(mono.Duration(float64(pl.a.srtt) * maxPayload / float64(l) * (0.75 + e.rnd.Float64()/2)))
+		pl.nextSend = e.now.Add(mono.Duration(float64(pl.a.srtt) * float64(size) / float64(l) * (0.75 + e.rnd.Float64()/2)))
 	}
 }
 
@@ -251,14 +251,27 @@ func (pl *planeTx) pick(lost int) *txPath {
 			p = q
 		}
 	}
-	if q := pl.firstPath(); p == nil && bits.OnesCount64(pl.usable) == 1 && q.outstanding() < outstandingMax {
-		p = q
+	if p == nil { // luck was against it, or there are few: any that will do, the lost one's last
+		p = pl.anyPath(lost, ok)
 	}
 	if p == nil {
 		return nil
 	}
 	pl.cur, pl.curLeft = p, e.cfg.Planes[pl.idx].Burst-1
 	return p
+}
+
+// anyPath returns the first path that will do; the one that a packet was lost on when no other is usable; or nil.
+func (pl *planeTx) anyPath(lost int, ok func(*txPath) bool) *txPath {
+	for m := pl.usable; m != 0; m &= m - 1 {
+		if p := pl.path(bits.TrailingZeros64(m)); ok(p) {
+			return p
+		}
+	}
+	if i := lost & 0xff; lost >= 0 && lost>>8 == pl.idx && pl.usable>>i&1 != 0 && pl.path(i).outstanding() < outstandingMax {
+		return pl.path(i)
+	}
+	return nil
 }
 
 // path returns a path of the plane, made on first use.
@@ -325,7 +338,7 @@ func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 	//= MR-WIRE-002 MR-WIRE-005 MR-COEX-040
 	out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(p.pl.idx), a.local, a.remote, p.srcPort, q.tos|pkt.ECT0
 	e.newRec(p, q, kind, psn, j.hdrLen+j.n+wire.ICRCLen)
-	p.pl.pace()
+	p.pl.pace(max(j.hdrLen+j.n+wire.ICRCLen, minCharge))
 	j.rec = p.pl.tail
 	e.C.TxPackets++
 }

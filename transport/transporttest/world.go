@@ -26,6 +26,7 @@ type Config struct {
 	Link   link.Spec
 	Engine func(*metaroce.Config) // last word on an engine's configuration
 	Memory int                    // bytes of a node; 4 MiB if 0
+	Step   mono.Duration          // most time between two looks at the nodes; a millisecond if 0. Long: what misses its wake-up shows
 }
 
 // World is nodes, links and a clock.
@@ -187,10 +188,14 @@ func (w *World) Step() {
 	}
 }
 
-// Advance moves the clock to the next thing that happens, by a millisecond at most: in between, the test may post
+// Advance moves the clock to the next thing that happens, by Config.Step at most: in between, the test may post
 // something.
 func (w *World) Advance() {
-	next := w.Now.Add(mono.Millisecond)
+	step := w.cfg.Step
+	if step == 0 {
+		step = mono.Millisecond
+	}
+	next := w.Now.Add(step)
 	for i, n := range w.Nodes {
 		next = mono.Min(next, n.E.NextTimeout())
 		for d := range w.Nodes {
