@@ -71,10 +71,11 @@ install: build ## install below PREFIX (/usr/local), DESTDIR in front of it for 
 	$(B)/bin/nicemu man >$(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1
 	$(B)/bin/mroce man >$(DESTDIR)$(PREFIX)/share/man/man1/mroce.1
 	$(B)/bin/nicemu completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nicemu
+	$(B)/bin/mroce completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/mroce
 
 uninstall: ## remove what install put there
 	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/nicemu bin/mroce lib/mroce share/man/man1/nicemu.1 share/man/man1/mroce.1) \
-		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nicemu
+		$(addprefix $(DESTDIR)$(PREFIX)/share/bash-completion/completions/,nicemu mroce)
 
 clean: ## remove build/
 	rm -rf $(B)

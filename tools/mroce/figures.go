@@ -29,7 +29,7 @@ func (e *env) figuresCommand() *cli.Command {
 			&cli.BoolFlag{Name: "json", Usage: "one object for each case, a line each, instead of text"},
 			&cli.IntFlag{Name: "workers", Usage: "cases measured at a time", Value: runtime.GOMAXPROCS(0)},
 		},
-		Action: e.figures,
+		Action: e.figures, BashComplete: completeWords(figures.Names),
 	}
 }
 

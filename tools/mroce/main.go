@@ -8,10 +8,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/metaroce/metaroce/internal/completion"
 	"github.com/metaroce/metaroce/nicemu/fail"
 )
 
@@ -34,7 +37,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	app := &cli.App{
 		Name: "mroce", Usage: "tools around MetaRoCE for engineers and researchers", Version: version,
 		Writer: out, ErrWriter: errs, HideHelpCommand: true, EnableBashCompletion: true, Suggest: true,
-		Commands: []*cli.Command{e.voprCommand(), e.figuresCommand(), e.manCommand()}, OnUsageError: usage,
+		Commands: []*cli.Command{e.voprCommand(), e.figuresCommand(), e.completionCommand(), e.manCommand()}, OnUsageError: usage,
 		ExitErrHandler: func(*cli.Context, error) {},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
@@ -46,6 +49,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	for _, c := range app.Commands {
 		c.OnUsageError = usage
 	}
+	if n := len(args); n > 2 && args[n-1] == "--generate-bash-completion" && args[n-2] == "--" {
+		args = slices.Delete(slices.Clone(args), n-2, n-1) // the word to complete, not the end of flags
+	}
 	err := app.RunContext(ctx, args)
 	var code exitCode
 	switch {
@@ -56,6 +62,38 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	}
 	fmt.Fprintf(errs, "mroce: %v\n", err)
 	return fail.Code(err)
+}
+
+func (e *env) completionCommand() *cli.Command {
+	return &cli.Command{
+		Name: "completion", Usage: "print the completion script of a shell", ArgsUsage: "bash|zsh|fish",
+		Description: "  source <(mroce completion bash)", BashComplete: completeWords(completion.Shells),
+		Action: func(c *cli.Context) error {
+			text := completion.Script(c.Args().First(), c.App.Name)
+			if c.Args().First() == "fish" {
+				var err error
+				if text, err = c.App.ToFishCompletion(); err != nil {
+					return err
+				}
+			}
+			if text == "" {
+				return fail.Usagef("which shell? bash, zsh or fish")
+			}
+			_, err := io.WriteString(e.out, text)
+			return err
+		},
+	}
+}
+
+// completeWords completes an argument from a list; flags are completed by the default.
+func completeWords(words []string) cli.BashCompleteFunc {
+	return func(c *cli.Context) {
+		if last := os.Args[max(0, len(os.Args)-2)]; strings.HasPrefix(last, "-") {
+			cli.DefaultCompleteWithFlags(c.Command)(c)
+			return
+		}
+		fmt.Fprintln(c.App.Writer, strings.Join(words, "\n"))
+	}
 }
 
 func (e *env) manCommand() *cli.Command {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -54,6 +55,26 @@ func TestVoprJSON(t *testing.T) {
 		if _, is := got[k]; !is {
 			t.Errorf("no field %q in %s", k, out)
 		}
+	}
+}
+
+// TestCompletion: each shell has its script, which bash and zsh can read.
+func TestCompletion(t *testing.T) {
+	for shell, say := range map[string]string{"bash": "-F _mroce mroce", "zsh": "#compdef mroce", "fish": "__fish_mroce"} {
+		code, out, errs := mroce("completion", shell)
+		if code != fail.OK || !strings.Contains(out, say) {
+			t.Errorf("%s: code %d, want %q\n%s%s", shell, code, say, out, errs)
+		}
+		if path, err := exec.LookPath(shell); err == nil && shell != "fish" {
+			c := exec.Command(path, "-n")
+			c.Stdin = strings.NewReader(out)
+			if said, err := c.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", shell, err, said)
+			}
+		}
+	}
+	if code, _, _ := mroce("completion", "csh"); code != fail.Usage {
+		t.Errorf("csh: code %d", code)
 	}
 }
 
