@@ -120,6 +120,7 @@ type planeTx struct {
 	cur        *txPath
 	curLeft    int
 	packetMax  int
+	rate       uint64 // of the slower end's port, bits a second; 0 = unknown
 	noise      mono.Duration
 	lastHeard  mono.Time
 	nextSend   mono.Time     // where a window below one packet is paced
@@ -189,7 +190,8 @@ func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 			pl.state = planeProbing
 			pl.probeAt, pl.probeGap = e.now, probeFirst
 		}
-		pl.win = e.newWindow(c, pl.profile)
+		pl.rate = c.RateBps
+		pl.win = pl.newWindow()
 	}
 	a.resetRTT()
 	if a.loopback = e.ownAddr(remote); a.loopback { // over a wire inside, which no link failure concerns
@@ -202,10 +204,26 @@ func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 	return a
 }
 
-func (e *Engine) newWindow(c PlaneConfig, p cc.Profile) cc.Controller {
+func (pl *planeTx) newWindow() cc.Controller {
+	c := pl.a.e.cfg.Planes[pl.idx]
 	//= MR-CC-006 MR-CC-008
 	target := max(c.TimerNoise, 6*mono.Microsecond)
-	return p.Make(cc.Limits{Packet: min(c.PacketMax, maxPayload+128), Start: defaultWindow, Max: 4 << 20, Target: target, Rate: float64(c.RateBps) / 8e9, Noise: c.TimerNoise})
+	return pl.profile.Make(cc.Limits{Packet: min(c.PacketMax, maxPayload+128), Start: defaultWindow, Max: 4 << 20, Target: target,
+		Rate: float64(pl.rate) / 8e9, Noise: c.TimerNoise})
+}
+
+// peerRate takes in the rate of the peer's port: the lower one of the two bounds the window. 0 = it has none.
+func (pl *planeTx) peerRate(bps uint64) {
+	r := pl.a.e.cfg.Planes[pl.idx].RateBps
+	if bps > 0 && (r == 0 || bps < r) {
+		r = bps
+	}
+	if r != pl.rate {
+		w := pl.win.Window()
+		pl.rate = r
+		pl.win = pl.newWindow()
+		pl.win.Reset(w)
+	}
 }
 
 func (a *assoc) resetRTT() {

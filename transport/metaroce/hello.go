@@ -236,6 +236,8 @@ func (a *assoc) adopt(h *wire.Hello) {
 		//= MR-ASC-050 MR-ASC-053
 		pl.packetMax = min(a.e.cfg.Planes[hp.Plane].PacketMax, int(hp.MTU))
 		pl.mtu.most = pl.packetMax
+		//= MR-CC-008
+		pl.peerRate(uint64(hp.RateMbps) * 1e6)
 		if hp.Grant > 0 {
 			//= MR-ASC-052
 			pl.grant = int(min(hp.Grant, 1<<30))

@@ -296,7 +296,8 @@ func (e *Engine) SetProfile(now mono.Time, peer netip.Addr, p cc.Profile) error 
 	for _, pl := range planes {
 		w := pl.win.Window()
 		//= MR-CC-030
-		pl.profile, pl.win = p, e.newWindow(e.cfg.Planes[pl.idx], p)
+		pl.profile = p
+		pl.win = pl.newWindow()
 		pl.win.Reset(w)
 		pl.a.wakeAll()
 	}

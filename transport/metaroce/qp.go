@@ -66,6 +66,7 @@ type QP struct {
 	srq        bool
 	tos        uint8
 	talked     bool // something of it was acknowledged or received
+	served     bool // a request packet of the peer was taken in hand
 	inRing     bool
 	left       int   // packets left of its turn
 	respTurn   bool  // a response goes before a request, if there are both
@@ -179,6 +180,10 @@ func (q *QP) Resume(now mono.Time) {
 // Drained reports whether nothing is unfinished, in SQD: nothing that was begun.
 func (q *QP) Drained() bool { return !q.unfinished() }
 
+// Begun reports whether anything of the connection may have been carried out at either end, completions or not: a request
+// of the peer has arrived, or something sent was acknowledged.
+func (q *QP) Begun() bool { return q.talked || q.served }
+
 // ToError puts the QP into the error state at the program's wish and flushes it.
 func (q *QP) ToError(now mono.Time) {
 	q.e.tick(now)
@@ -228,7 +233,7 @@ func (q *QP) clear() {
 	sq := q.req.sq
 	//= MR-MSG-096 MR-REL-033 MR-QP-025 MR-QP-026
 	q.inc++
-	q.state, q.a, q.talked, q.haveMinTS = StateReset, nil, false, false
+	q.state, q.a, q.talked, q.served, q.haveMinTS = StateReset, nil, false, false, false
 	q.req = requester{sq: sq, ps: ring[pst]{s: q.req.ps.s}, seen: ring[bool]{s: q.req.seen.s}, stop: never64}
 	q.rsp = responder{slots: ring[slot]{s: q.rsp.slots.s}, bound: ring[*transport.RecvWR]{s: q.rsp.bound.s}, resps: ring[respPkt]{s: q.rsp.resps.s}}
 	q.rsp.bound.init(firstSSN)

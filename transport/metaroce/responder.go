@@ -164,7 +164,7 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 		e.C.DropOps++
 		return
 	}
-	q.talked = q.talked || a.state == assocUp
+	q.talked, q.served = q.talked || a.state == assocUp, true
 	if q.overBusy(psn, h, len(payload)) {
 		e.commit()
 		e.onRequest(a, rp, h, payload, p)

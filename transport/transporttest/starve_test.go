@@ -86,3 +86,25 @@ func TestFixedStays(t *testing.T) {
 		}
 	}
 }
+
+// TestSlowerEnd: the window is bounded by the slower end's port: two bandwidth-delay products of 10 Gbit/s, although the
+// sender's own port has 100.
+//
+// = MR-CC-008
+func TestSlowerEnd(t *testing.T) {
+	n := 0
+	w := New(Config{Seed: 1, Planes: 1, Link: link.Spec{RateBps: 10e9, Delay: 4 * mono.Microsecond, Queue: 1 << 20}, Engine: func(c *metaroce.Config) {
+		c.Planes[0].RateBps = []uint64{100e9, 10e9}[n]
+		n++
+	}})
+	w.Nodes[1].Keys[7] = Key{0, 4 << 20, true, true, true, false}
+	p, _ := w.Connect(w.Nodes[0], w.Nodes[1], QPOptions{SQ: 16})
+	for range 8 {
+		p.Send(WR{Op: transport.OpWrite, N: 1 << 20, Key: 7})
+	}
+	w.Run(4 * mono.Millisecond)
+	x := w.Nodes[0].E.Assocs()[0].Planes[0]
+	if most := int(2*10e9/8*x.Base.Seconds()) + 1; x.Base == 0 || x.Window > max(most, 4*4224) || x.Window < 4096 {
+		t.Errorf("window %d, base %v, two products are %d", x.Window, x.Base, most)
+	}
+}
