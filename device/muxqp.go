@@ -86,9 +86,12 @@ func (q *muxQP) move(now mono.Time, to side) {
 }
 
 // untouched reports whether nothing of the connection has been carried out here: no request is complete, no receive taken,
-// and it is alive.
+// nothing served that needs neither, and it is alive.
 func (q *muxQP) untouched() bool {
 	o := q.owner
+	if e, ok := q.eng.(interface{ Begun() bool }); ok && e.Begun() {
+		return false
+	}
 	//= MR-COEX-025
 	return o.state >= RTR && o.state <= SQD && o.sq.idx-o.sqOut == q.sqBase && o.rq.idx == q.rqBase
 }
