@@ -3,6 +3,7 @@
 package interop
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -30,17 +32,21 @@ const (
 
 // capture is a dumpcap on the VM's TAP.
 type capture struct {
-	file string
-	cmd  *exec.Cmd
-	errs lockedBuffer
-	done chan struct{}
+	netns, file string
+	cmd         *exec.Cmd
+	errs        lockedBuffer
+	done        chan struct{}
 }
+
+var captures atomic.Int32
 
 // captureStart returns when packets are being captured. The file of a test that fails stays in build/interop; MR_INTEROP_KEEP=1
 // keeps all.
 func captureStart(t testing.TB, m *machine) *capture {
 	t.Helper()
-	c := &capture{file: filepath.Join(t.TempDir(), "vm0.pcap"), done: make(chan struct{})}
+	// In the VM's directory, which the next run sweeps if this one dies.
+	c := &capture{netns: m.netns, file: filepath.Join(m.dir, fmt.Sprintf("%d.pcap", captures.Add(1))), done: make(chan struct{})}
+	t.Cleanup(func() { os.Remove(c.file) })
 	t.Cleanup(func() {
 		if t.Failed() || os.Getenv("MR_INTEROP_KEEP") == "1" {
 			c.keep(t)
@@ -48,13 +54,9 @@ func captureStart(t testing.TB, m *machine) *capture {
 	})
 	c.cmd = exec.Command("ip", "netns", "exec", m.netns, "dumpcap", "-P", "-i", "vm0", "-w", c.file, "-B", "32", "-f", fmt.Sprintf("udp port %d", rocePort), "-a", "duration:600")
 	c.cmd.Stderr = &c.errs
-	if err := c.cmd.Start(); err != nil {
+	if err := startMortal(c.cmd, c.done); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		_ = c.cmd.Wait() // judged by the file and what it said
-		close(c.done)
-	}()
 	t.Cleanup(func() { c.end() })
 	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(c.errs.String(), "File:"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -80,10 +82,21 @@ func (c *capture) end() {
 
 var dropsOfDumpcap = regexp.MustCompile(`received/dropped on interface '[^']*': (\d+)/(\d+)`)
 
-// stop ends the capture, which must be complete, and returns its packets.
+// stop ends the capture, which must be complete, and returns its packets. The kernel keeps packets from dumpcap for up to a
+// quarter of a second, and dumpcap from the file for longer: a last packet of ours shows when all before it are there.
 func (c *capture) stop(t testing.TB) []frame {
 	t.Helper()
-	time.Sleep(200 * time.Millisecond) // dumpcap's own buffer
+	if err := sendMark(c.netns); err != nil {
+		t.Fatalf("the mark at the end of the capture: %v", err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if text, err := os.ReadFile(c.file); err == nil && bytes.Contains(text, []byte(mark)) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the mark is not in the capture: %s", c.errs.String())
+		}
+	}
 	c.end()
 	if d := dropsOfDumpcap.FindStringSubmatch(c.errs.String()); d == nil || d[2] != "0" {
 		t.Errorf("the capture is not complete: %s", c.errs.String())
@@ -128,7 +141,9 @@ func readPcap(name string) ([]frame, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: packet %d: %w", name, len(frames)+1, err)
 		}
-		frames = append(frames, fr)
+		if string(fr.Data) != mark {
+			frames = append(frames, fr)
+		}
 		rest = rest[16+n:]
 	}
 	return frames, nil
@@ -175,6 +190,20 @@ func (s seen) add(from string, op ib.Opcode) {
 	s[from][op]++
 }
 
+// rocev2 and metaroce count a sender's packets of either protocol.
+func (s seen) rocev2(from side) int { return s.total(from, 0, metaroceOps) }
+
+func (s seen) metaroce(from side) int { return s.total(from, metaroceOps, 256) }
+
+func (s seen) total(from side, lo, hi int) (n int) {
+	for op, k := range s[from.String()] {
+		if int(op) >= lo && int(op) < hi {
+			n += k
+		}
+	}
+	return n
+}
+
 func (s seen) String() string {
 	var b strings.Builder
 	for _, from := range slices.Sorted(maps.Keys(s)) {
@@ -187,36 +216,36 @@ func (s seen) String() string {
 	return b.String()
 }
 
-// verify checks each packet's form and ICRC, by the codec that the engine uses and by the one over plain header bytes, and
-// that Wireshark's dissector has nothing to complain about.
-func (c *capture) verify(t testing.TB) seen {
+// senders are the addresses that packets may come from.
+var senders = map[string]string{vmIPv4: "rxe", vmIPv6: "rxe", labIPv4: "nicemu", labIPv6: "nicemu"}
+
+// verify checks each packet's family, form and ICRC, by the codec that the engine uses and by the one over plain header
+// bytes, and that Wireshark's dissector has nothing to complain about.
+func (c *capture) verify(t testing.TB, v6 bool) seen {
 	t.Helper()
 	var sum ib.Summer
 	var h ib.Header
 	all := seen{}
 	bad := 0
 	for i, f := range c.stop(t) {
-		from := "nicemu"
-		if a := f.Src.String(); a == vmIPv4 || a == vmIPv6 {
-			from = "rxe"
-		}
-		why := ""
-		if len(f.Data) > 0 && f.Data[0] >= metaroceOps {
+		from, why := senders[f.Src.String()], ""
+		metaroce := len(f.Data) > 0 && f.Data[0] >= metaroceOps
+		switch {
+		case from == "":
+			why = "a sender that nobody knows"
+		case f.Src.Is6() != v6:
+			why = fmt.Sprintf("IPv6 is %t, should be %t", !v6, v6)
+		case metaroce && from == "nicemu":
 			all.add(from, ib.Opcode(f.Data[0]))
 			continue
-		}
-		if _, d := ib.Decode(f.Data, &h); d != ib.Accepted {
-			why = d.String()
-		} else {
-			n := len(f.Data) - ib.ICRCLen
-			got, want := binary.LittleEndian.Uint32(f.Data[n:]), wire.IBTA(f.ip, f.udp, f.Data[:n])
-			if got != want || !sum.Good(&f.Packet) {
-				why = fmt.Sprintf("ICRC %#08x, should be %#08x; good for the engine: %t", got, want, sum.Good(&f.Packet))
-			}
+		case metaroce:
+			why = "MetaRoCE"
+		default:
+			why = wrong(&f, &h, &sum)
 		}
 		if why != "" {
 			if bad++; bad <= 5 {
-				t.Errorf("packet %d, from %s: %s\n% x % x % x", i+1, from, why, f.ip, f.udp, f.Data)
+				t.Errorf("packet %d, from %s (%v): %s\n% x % x % x", i+1, from, f.Src, why, f.ip, f.udp, f.Data)
 			}
 			continue
 		}
@@ -227,6 +256,19 @@ func (c *capture) verify(t testing.TB) seen {
 	}
 	c.dissect(t, all)
 	return all
+}
+
+// wrong says what is wrong with a RoCEv2 packet, and takes its header apart.
+func wrong(f *frame, h *ib.Header, sum *ib.Summer) string {
+	if _, d := ib.Decode(f.Data, h); d != ib.Accepted {
+		return d.String()
+	}
+	n := len(f.Data) - ib.ICRCLen
+	got, want := binary.LittleEndian.Uint32(f.Data[n:]), wire.IBTA(f.ip, f.udp, f.Data[:n])
+	if got != want || !sum.Good(&f.Packet) {
+		return fmt.Sprintf("ICRC %#08x, should be %#08x; good for the engine: %t", got, want, sum.Good(&f.Packet))
+	}
+	return ""
 }
 
 // guesses are the dissectors that recognise a protocol inside RDMA by its bytes; perftest's are of none.
@@ -250,7 +292,7 @@ func (c *capture) dissect(t testing.TB, all seen) {
 	for _, h := range guesses {
 		args = append(args, "--disable-heuristic", h)
 	}
-	args = append(args, "-Y", fmt.Sprintf("!(infiniband.bth.opcode >= %d)", metaroceOps))
+	args = append(args, "-Y", fmt.Sprintf("!(infiniband.bth.opcode >= %d) && !(udp.srcport == %d)", metaroceOps, markPort))
 	out, err := exec.Command("tshark", args...).Output()
 	if err != nil {
 		t.Fatalf("tshark: %v", err)

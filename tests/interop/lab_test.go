@@ -27,17 +27,30 @@ type lab struct {
 	dir    string
 }
 
+// labIn is the lab that has, or had, its state in a directory.
+func labIn(dir string) *lab {
+	nicemu, _ := filepath.Abs("../../build/bin/nicemu") // an error is of the working directory
+	return &lab{nicemu: nicemu, dir: dir, env: append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "NO_COLOR=1", "MR_LAB=interop")}
+}
+
+// down takes the lab down and says whether it did, or there was none.
+func (l *lab) down() (ok bool, said string) {
+	said = l.command(30*time.Second, "lab", "down", "interop").try()
+	return strings.HasSuffix(said, "exit 0"), said
+}
+
 var uplinks atomic.Int32
 
 // up brings a lab up beside the VM, and down when the test ends.
 func up(t testing.TB, m *machine, transport string) *lab {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "mr-iop") // short: it holds unix sockets
+	dir, err := tempDir("iop")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	l := &lab{nicemu: built(t, "bin/nicemu"), dir: dir, env: append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "NO_COLOR=1", "MR_LAB=interop")}
+	l := labIn(dir)
+	built(t, "bin/nicemu")
 	file := filepath.Join(dir, "lab.yaml")
 	yaml := fmt.Sprintf("name: interop\nhosts:\n  a: {addr: [%s/24, %s/64]}\nplanes: 1\nplane: {mtu: %d}\nwire: tap\ntransport: %s\n", labIPv4, labIPv6, mtu, transport)
 	if err := os.WriteFile(file, []byte(yaml), 0o644); err != nil {
@@ -48,8 +61,8 @@ func up(t testing.TB, m *machine, transport string) *lab {
 		if t.Failed() {
 			t.Logf("status at the end:\n%s", l.command(10*time.Second, "status").try())
 		}
-		if out := l.command(30*time.Second, "lab", "down", "interop").try(); !strings.HasSuffix(out, "exit 0") {
-			t.Errorf("lab down: %s", out)
+		if ok, said := l.down(); !ok {
+			t.Errorf("lab down: %s", said)
 		}
 	})
 	l.nice(t, 30*time.Second, "lab", "up", file)

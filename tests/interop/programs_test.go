@@ -76,8 +76,13 @@ func runPrograms(t *testing.T, m *machine, loss string) {
 			t.Run(name, func(t *testing.T) {
 				c := captureStart(t, m)
 				_, out := pair(t, 90*time.Second, dir.server, dir.client, p.v6, strings.Fields(p.words)...)
-				got := c.verify(t)
+				got := c.verify(t, p.v6)
 				t.Logf("%s\n%v", results(out), got)
+				for _, s := range []side{m, l} {
+					if got.rocev2(s) == 0 {
+						t.Errorf("%v sent nothing that the capture saw", s)
+					}
+				}
 				need(t, got, dir.client, p.client)
 				need(t, got, dir.server, p.server)
 			})

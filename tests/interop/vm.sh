@@ -31,8 +31,12 @@ flock 9 # two runs at once would unpack into each other
 if ! deb=$(ls -t "$out"/linux-image-*_amd64.deb 2>/dev/null | head -n 1) || [ -z "$deb" ]; then
     name=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
     [ -n "$name" ] || lacks "apt knows no linux-image-amd64; apt-get update"
-    (cd "$out" && apt-get -q -o APT::Sandbox::User= download "$name") >"$out/download.log" 2>&1 ||
-        lacks "cannot download $name: $(tail -n 1 "$out/download.log")"
+    # Elsewhere first: one that was cut short must not be taken for the package.
+    mkdir -p "$out/download"
+    (cd "$out/download" && timeout 300 apt-get -q -o APT::Sandbox::User= -o Acquire::Retries=3 download "$name") >"$out/download.log" 2>&1 ||
+        lacks "cannot download $name in 5 minutes: $(tail -n 1 "$out/download.log")"
+    mv "$out"/download/linux-image-*_amd64.deb "$out/"
+    rm -r "$out/download"
     deb=$(ls -t "$out"/linux-image-*_amd64.deb | head -n 1)
 fi
 

@@ -21,9 +21,9 @@ import (
 
 const (
 	vmIPv4, vmIPv6 = "10.0.0.2", "fd00::2"
-	mtu            = 4300 // of every link: enough for a path MTU of 4096 over IPv6
-	slots          = 4    // commands that the VM runs at a time
-	vmLife         = 30 * time.Minute
+	mtu            = 4300             // of every link: enough for a path MTU of 4096 over IPv6
+	slots          = 4                // commands that the VM runs at a time
+	vmLife         = 14 * time.Minute // the job in ci/run.sh has 15
 )
 
 // machine is the VM.
@@ -92,11 +92,12 @@ func boot() (*machine, error) {
 		}
 		return nil, fmt.Errorf("vm.sh: %w\n%s", err, out)
 	}
-	dir, err := os.MkdirTemp("", "mr-vm") // short: it holds unix sockets
+	sweep()
+	dir, err := tempDir("vm")
 	if err != nil {
 		return nil, err
 	}
-	m := &machine{netns: fmt.Sprintf("mrvm%d", os.Getpid()), dir: dir, ended: make(chan struct{}), free: make(chan *slot, slots)}
+	m := &machine{netns: netnsOf(os.Getpid()), dir: dir, ended: make(chan struct{}), free: make(chan *slot, slots)}
 	if err = m.network(); err == nil {
 		err = m.launch()
 	}
@@ -128,7 +129,7 @@ func (m *machine) network() error {
 	return nil
 }
 
-// launch starts QEMU in the namespace. It ends after vmLife whatever becomes of us.
+// launch starts QEMU in the namespace. It ends with us, and after vmLife at the latest.
 func (m *machine) launch() error {
 	files := "../../build/interop/"
 	args := []string{
@@ -145,14 +146,10 @@ func (m *machine) launch() error {
 	}
 	m.qemu = exec.Command("ip", args...)
 	m.qemu.Stdout, m.qemu.Stderr = &m.console, &m.console
-	if err := m.qemu.Start(); err != nil {
+	if err := startMortal(m.qemu, m.ended); err != nil {
 		m.qemu = nil
 		return err
 	}
-	go func() {
-		_ = m.qemu.Wait() // the console says why
-		close(m.ended)
-	}()
 	return nil
 }
 
