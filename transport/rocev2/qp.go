@@ -74,6 +74,7 @@ type QP struct {
 	remote    netip.Addr
 	mtu       int
 	window    uint64 // packets
+	readChunk uint64 // response packets that one READ request asks for at most; see setReadChunk
 	tos, ttl  uint8
 	flowLabel uint32
 	srcPort   uint16
@@ -159,6 +160,7 @@ func firstPSN(psn uint32) uint64 { return 1<<32 + uint64(psn&serial.PSNMask) }
 func (q *QP) ToRTS(now mono.Time, r RTSAttr) {
 	q.e.tick(now)
 	q.req.start(firstPSN(r.SQPSN), r)
+	q.setReadChunk()
 	q.state = StateRTS
 	q.req.since = q.e.now
 }
@@ -339,12 +341,31 @@ func (q *QP) settlePlane() {
 	q.plane = to
 	q.timeouts = 0
 	q.flow.Start(&e.planes[to].dcqcn)
-	w := e.cfg.Window
-	if w == 0 {
-		w = max(defaultWindow, int(float64(e.cfg.Planes[to].RateBps)/8*windowTime.Seconds()))
-	}
-	q.window = uint64(min(max(w/q.mtu, 1), maxWindow))
+	q.window = q.windowOn(to)
 	q.wake()
+}
+
+// windowOn is the QP's window on a plane, in packets.
+func (q *QP) windowOn(plane int) uint64 {
+	w := q.e.cfg.Window
+	if w == 0 {
+		w = max(defaultWindow, int(float64(q.e.cfg.Planes[plane].RateBps)/8*windowTime.Seconds()))
+	}
+	return uint64(min(max(w/q.mtu, 1), maxWindow))
+}
+
+// setReadChunk fixes the pieces that long READs are asked for in: their responses are acknowledged by nothing, so what a
+// request asks for is what may be in flight. The pieces stay the same on every plane that the QP may move to, or a request
+// that is made again would not fit what the responder remembers.
+func (q *QP) setReadChunk() {
+	var order [maxPlanes]int
+	q.readChunk = maxWindow
+	for i := range q.choices(&order, true) {
+		q.readChunk = min(q.readChunk, q.windowOn(order[i]))
+	}
+	if q.req.maxRd > 1 {
+		q.readChunk = max(q.readChunk/2, 1)
+	}
 }
 
 // follow moves to the plane where the peer repeats itself: our answers seem not to reach it from ours.

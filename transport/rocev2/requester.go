@@ -142,15 +142,6 @@ func (q *QP) mayNext() bool {
 	return !w.Op.HasResponse() || r.rdTail-r.rdHead < r.maxRd
 }
 
-// readChunk is how many response packets one READ request asks for at most. A longer READ becomes several requests, as
-// its responses are acknowledged by nothing: what a request asks for is what may be in flight.
-func (q *QP) readChunk() uint64 {
-	if q.req.maxRd > 1 {
-		return max(q.window/2, 1)
-	}
-	return q.window
-}
-
 // fillRequest makes the packet at next and moves next past it.
 func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 	r := &q.req
@@ -166,7 +157,7 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 	switch {
 	case w.Op == transport.OpRead:
 		// Always up to the same places, so that a request made again stays within one that the responder remembers.
-		c := q.readChunk()
+		c := q.readChunk
 		last = min(w.last, w.first+(i/c+1)*c-1)
 		h.Op, h.VA, h.RKey = ib.ReadRequest, w.RemoteAddr+uint64(off), w.RKey
 		h.Len = min(w.Length-off, uint32(last-psn+1)*uint32(q.mtu))
