@@ -158,9 +158,14 @@ func (e *Engine) CreateQP(qpn uint32, c QPConfig) *QP {
 	}
 	q := newQP(e, qpn, c)
 	e.qps[qpn] = q
-	i, _ := slices.BinarySearchFunc(e.list, qpn, func(q *QP, n uint32) int { return int(q.qpn) - int(n) })
+	i, _ := e.place(qpn)
 	e.list = slices.Insert(e.list, i, q)
 	return q
+}
+
+// place finds where a number is in the list, or belongs.
+func (e *Engine) place(qpn uint32) (int, bool) {
+	return slices.BinarySearchFunc(e.list, qpn, func(q *QP, n uint32) int { return int(q.qpn) - int(n) })
 }
 
 // QP returns the QP of a number, or nil.
@@ -172,6 +177,7 @@ func (e *Engine) Attach(q *QP, group netip.Addr) bool {
 		return false
 	}
 	e.groups[group] = append(e.groups[group], q)
+	q.groups++
 	return true
 }
 
@@ -182,6 +188,7 @@ func (e *Engine) Detach(q *QP, group netip.Addr) bool {
 	if i < 0 {
 		return false
 	}
+	q.groups--
 	if g = slices.Delete(g, i, i+1); len(g) == 0 {
 		delete(e.groups, group)
 	} else {

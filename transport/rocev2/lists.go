@@ -41,12 +41,23 @@ func (r *qpRing) pop() *QP {
 	return q
 }
 
-// remove takes a QP out, wherever it is.
+// remove takes a QP out, wherever it is, if it is in this ring.
 func (r *qpRing) remove(q *QP) {
-	for n := r.n; n > 0; n-- {
-		if x := r.pop(); x != q {
-			r.push(x)
+	var before *QP
+	for x := r.head; x != nil; before, x = x, x.ringNext {
+		if x != q {
+			continue
 		}
+		if before == nil {
+			r.pop()
+			return
+		}
+		if before.ringNext = q.ringNext; r.tail == q {
+			r.tail = before
+		}
+		q.inRing, q.ringNext = false, nil
+		r.n--
+		return
 	}
 }
 
@@ -75,10 +86,21 @@ func (r *qpRing) popCtl() *QP {
 }
 
 func (r *qpRing) removeCtl(q *QP) {
-	for n := r.n; n > 0; n-- {
-		if x := r.popCtl(); x != q {
-			r.pushCtl(x)
+	var before *QP
+	for x := r.head; x != nil; before, x = x, x.ctlNext {
+		if x != q {
+			continue
 		}
+		if before == nil {
+			r.popCtl()
+			return
+		}
+		if before.ctlNext = q.ctlNext; r.tail == q {
+			r.tail = before
+		}
+		q.inCtl, q.ctlNext = false, nil
+		r.n--
+		return
 	}
 }
 

@@ -86,6 +86,7 @@ type QP struct {
 	inRing, inCtl     bool
 	ringNext, ctlNext *QP
 	left              int // packets left of its turn
+	groups            int // multicast groups that it is attached to
 	respTurn          bool
 	heapIdx           int
 	due               mono.Time
@@ -218,11 +219,14 @@ func (q *QP) Destroy(now mono.Time) {
 	q.release()
 	q.clear()
 	delete(e.qps, q.qpn)
-	e.list = slices.DeleteFunc(e.list, func(x *QP) bool { return x == q })
-	for g, m := range e.groups {
-		if slices.Contains(m, q) {
-			e.Detach(q, g)
+	if i, ok := e.place(q.qpn); ok && e.list[i] == q {
+		e.list = slices.Delete(e.list, i, i+1)
+	}
+	for g := range e.groups {
+		if q.groups == 0 {
+			break
 		}
+		e.Detach(q, g)
 	}
 }
 
@@ -232,10 +236,12 @@ func (q *QP) release() {
 	if r := q.rsp.recv; r != nil && q.srq {
 		e.host.ReturnRecv(q.owner, r)
 	}
-	for i := range e.planes {
+	for i := 0; i < len(e.planes) && q.inRing; i++ {
 		e.planes[i].ring.remove(q)
 	}
-	e.ctl.removeCtl(q)
+	if q.inCtl {
+		e.ctl.removeCtl(q)
+	}
 	e.timers.set(q, never)
 }
 
