@@ -366,3 +366,57 @@ func (e *echo) Transmit(now mono.Time, b *pkt.Batch) {
 		e.send = netip.Addr{}
 	}
 }
+
+// TestUDDrained: datagrams that the engine holds and has not sent are no reason to wait: SQ_DRAINED comes, and they go
+// when the QP goes on.
+func TestUDDrained(t *testing.T) {
+	w := newWorld(t, false)
+	a, b := newProg(t, w.nics[0]), newProg(t, w.nics[1])
+	q, other, qb := a.ud(), a.ud(), b.ud()
+	ah := a.ah(b.nic.Addrs()[0])
+	w.ports[0].Refuse = true
+	const n = 60
+	for _, q := range []*qpair{other, q} { // the first fills the way out
+		for i := range uint64(n) {
+			q.SQ.PutSend(to(i, hostq.WRSend, ah, qb.QPN(), testQkey), nil, a.sge(0, 10))
+		}
+		q.SQ.Ring()
+		w.step(3)
+	}
+	done := 0
+	poll := func() {
+		for _, ok := a.CQ.Poll(); ok; _, ok = a.CQ.Poll() {
+			done++
+		}
+	}
+	poll()
+	if done >= 2*n {
+		t.Fatal("nothing is held")
+	}
+	m := attr(q.Handle(), device.SQD, a.nic.Addrs()[0], 0)
+	m.Mask, m.EnSQDAsyncNotify = 1|1<<2, 1
+	if err := a.ctx.ModifyQP(w.now, m); err != nil {
+		t.Fatal(err)
+	}
+	w.step(3)
+	w.ports[0].Refuse = false
+	w.step(100)
+	poll()
+	//= MR-QP-010
+	if len(a.ev.async) != 1 || a.ev.async[0].Type != 5 || done >= 2*n {
+		t.Errorf("events %+v, %d of %d sent", a.ev.async, done, 2*n)
+	}
+	var r hostq.ModifyQP
+	if err := a.ctx.QueryQP(q.Handle(), &r); err != nil || r.SQDraining != 0 {
+		t.Errorf("%v, draining %d", err, r.SQDraining)
+	}
+	m = attr(q.Handle(), device.RTS, a.nic.Addrs()[0], 0)
+	m.Mask = 1
+	if err := a.ctx.ModifyQP(w.now, m); err != nil {
+		t.Fatal(err)
+	}
+	w.step(100)
+	if poll(); done != 2*n || len(a.ev.async) != 1 {
+		t.Errorf("%d of %d sent at last, events %+v", done, 2*n, a.ev.async)
+	}
+}

@@ -179,10 +179,13 @@ func (q *QP) ToSQD() {
 	}
 }
 
-// Drained reports whether nothing that was begun is outstanding.
+// Drained reports whether nothing that was begun is outstanding. Datagrams that are posted and not sent are not begun.
 func (q *QP) Drained() bool {
 	r := &q.req
-	return r.head == r.tail || q.typ == transport.RC && r.wq(r.head).first >= r.max
+	if q.typ == transport.UD {
+		return r.head == r.cur
+	}
+	return r.head == r.tail || r.wq(r.head).first >= r.max
 }
 
 // Resume leaves SQD.
