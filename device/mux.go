@@ -76,8 +76,10 @@ type mux struct {
 	ask    asker
 	own    []netip.Addr
 	qps    map[uint32]*muxQP
-	open   []waiting           // QPs that are undecided, or fell back and have received nothing
-	spoke  map[netip.Addr]bool // peers that speak MetaRoCE
+	open   map[addrPair]*waiting // QPs that are undecided, or fell back and have received nothing
+	asked  []*waiting            // those of them with undecided QPs
+	lookAt mono.Time             // when asked is looked at next
+	spoke  map[netip.Addr]bool   // peers that speak MetaRoCE
 	silent map[netip.Addr]mono.Time
 	on     [2]int // QPs in MetaRoCE and RoCEv2
 	ibTurn bool   // RoCEv2 sends first
@@ -94,14 +96,8 @@ type MuxCounters struct {
 	DropMetaRoCE  uint64 // MetaRoCE packets to a NIC that is RoCEv2 only
 }
 
-// waiting are the QPs that wait for a peer to speak.
-type waiting struct {
-	local, remote netip.Addr
-	qps           []*muxQP
-}
-
 func newMux(policy Policy, mr, ib Engine, own []netip.Addr) *mux {
-	m := &mux{policy: policy, mr: mr, ib: ib, own: own, qps: map[uint32]*muxQP{},
+	m := &mux{policy: policy, mr: mr, ib: ib, own: own, qps: map[uint32]*muxQP{}, open: map[addrPair]*waiting{},
 		spoke: map[netip.Addr]bool{}, silent: map[netip.Addr]mono.Time{}}
 	m.ask, _ = mr.(asker)
 	return m
@@ -109,7 +105,6 @@ func newMux(policy Policy, mr, ib Engine, own []netip.Addr) *mux {
 
 // HandlePackets implements Engine.
 func (m *mux) HandlePackets(now mono.Time, ps []pkt.Packet) {
-	heard := false
 	for len(ps) > 0 {
 		ib, n := isRoCEv2(&ps[0]), 1
 		for n < len(ps) && isRoCEv2(&ps[n]) == ib {
@@ -123,15 +118,12 @@ func (m *mux) HandlePackets(now mono.Time, ps []pkt.Packet) {
 			m.ib.HandlePackets(now, ps[:n])
 		case m.mr != nil:
 			m.mr.HandlePackets(now, ps[:n])
-			heard = true
+			m.hear(now, ps[:n])
 		default:
 			//= MR-COEX-002
 			m.C.DropMetaRoCE += uint64(n)
 		}
 		ps = ps[n:]
-	}
-	if heard {
-		m.decide(now)
 	}
 }
 
@@ -147,7 +139,7 @@ func (m *mux) listen(now mono.Time, ps []pkt.Packet) {
 			continue
 		}
 		q := m.qps[uint32(b[5])<<16|uint32(b[6])<<8|uint32(b[7])]
-		if q == nil || !q.open && q.side == sideIB || !m.concerns(q, &ps[i]) {
+		if q == nil || q.open == nil && q.side == sideIB || !m.concerns(q, &ps[i]) {
 			continue
 		}
 		m.close(q)
@@ -183,57 +175,9 @@ func (m *mux) concerns(q *muxQP, p *pkt.Packet) bool {
 func (m *mux) HandleTimers(now mono.Time) {
 	if m.mr != nil {
 		m.mr.HandleTimers(now)
-		m.decide(now)
+		m.look(now)
 	}
 	m.ib.HandleTimers(now)
-}
-
-// decide looks at every peer that QPs wait for.
-func (m *mux) decide(now mono.Time) {
-	for i := 0; i < len(m.open); i++ {
-		w := &m.open[i]
-		answered, tries := m.ask.Heard(w.local, w.remote)
-		switch {
-		case answered:
-			m.speaks(now, i)
-			i--
-		//= MR-COEX-022 MR-COEX-023
-		case tries > silentTries && !m.spoke[w.remote] && len(m.spoke) < peersMost:
-			m.fallBack(now, w)
-		}
-	}
-}
-
-// fallBack moves the QPs that wait for a silent peer to RoCEv2.
-func (m *mux) fallBack(now mono.Time, w *waiting) {
-	if len(m.silent) >= peersMost {
-		clear(m.silent)
-	}
-	m.silent[w.remote] = now
-	for _, q := range w.qps {
-		if q.side == sideMR {
-			m.C.Fallbacks++
-			q.move(now, sideIB)
-		}
-	}
-}
-
-// speaks settles the QPs that wait for peer i: it speaks MetaRoCE.
-func (m *mux) speaks(now mono.Time, i int) {
-	w := m.open[i]
-	m.open = append(m.open[:i], m.open[i+1:]...)
-	m.noteSpoke(w.remote)
-	for _, q := range w.qps {
-		q.open = false
-		switch {
-		case q.side == sideMR:
-			q.owner.more()
-		//= MR-COEX-025 MR-COEX-026
-		case q.untouched():
-			m.C.Returns++
-			q.move(now, sideMR)
-		}
-	}
 }
 
 // noteSpoke remembers that a peer speaks MetaRoCE: its silence will never take a connection to RoCEv2.
@@ -244,42 +188,11 @@ func (m *mux) noteSpoke(peer netip.Addr) {
 	}
 }
 
-// wait adds a QP to those that wait for their peer.
-func (m *mux) wait(q *muxQP) {
-	q.open = true
-	for i := range m.open {
-		if w := &m.open[i]; w.local == q.rtr.LocalAddr && w.remote == q.rtr.RemoteAddr {
-			w.qps = append(w.qps, q)
-			return
-		}
-	}
-	m.open = append(m.open, waiting{q.rtr.LocalAddr, q.rtr.RemoteAddr, []*muxQP{q}})
-}
-
-// close says that a QP waits no more.
-func (m *mux) close(q *muxQP) {
-	if !q.open {
-		return
-	}
-	q.open = false
-	for i := range m.open {
-		w := &m.open[i]
-		k := slices.Index(w.qps, q)
-		if k < 0 {
-			continue
-		}
-		if w.qps = slices.Delete(w.qps, k, k+1); len(w.qps) == 0 {
-			m.open = slices.Delete(m.open, i, i+1)
-		}
-		return
-	}
-}
-
 // NextTimeout implements Engine.
 func (m *mux) NextTimeout() mono.Time {
 	t := m.ib.NextTimeout()
 	if m.mr != nil {
-		t = mono.Min(t, m.mr.NextTimeout())
+		t = mono.Min(t, mono.Min(m.mr.NextTimeout(), m.nextLook()))
 	}
 	return t
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/wire"
 	"github.com/metaroce/metaroce/transport/wire/ib"
 )
 
@@ -25,6 +26,7 @@ type noteEngine struct {
 	answered bool
 	tries    int
 	full     bool // no room for peers
+	heard    int  // how often it was asked
 }
 
 type noteQP struct {
@@ -38,7 +40,7 @@ type noteQP struct {
 	n     int
 }
 
-func (e *noteEngine) Heard(_, _ netip.Addr) (bool, int)          { return e.answered, e.tries }
+func (e *noteEngine) Heard(_, _ netip.Addr) (bool, int)          { e.heard++; return e.answered, e.tries }
 func (e *noteEngine) HandlePackets(_ mono.Time, ps []pkt.Packet) { e.packets += len(ps) }
 func (e *noteEngine) HandleTimers(mono.Time)                     {}
 func (e *noteEngine) NextTimeout() mono.Time                     { return mono.Never }
@@ -99,6 +101,7 @@ type bench struct {
 	pd, cq uint32
 	cqe    *hostqtest.Queue
 	bell   uint32
+	there  netip.Addr // peer of the QPs
 }
 
 type nothing struct{}
@@ -129,7 +132,7 @@ var (
 )
 
 func newBench(t *testing.T, p Policy) *bench {
-	b := &bench{t: t, now: 1e9}
+	b := &bench{t: t, now: 1e9, there: muxThere}
 	n, err := New(Config{Name: "a/mr0", Dev: "mr0", Addrs: []netip.Addr{muxHere}, Ports: []Port{&noPort{}}, Transport: p,
 		NewEngine: func(c EngineConfig, h transport.Host) Engine {
 			b.mr, b.ib = &noteEngine{name: "mr", host: h, qps: map[uint32]*noteQP{}}, &noteEngine{name: "ib", host: h, qps: map[uint32]*noteQP{}}
@@ -187,7 +190,7 @@ func (q *benchQP) to(s State, extra uint32) {
 	mask := map[State]uint32{Init: maskPkey | maskPort | maskAccess, RTR: maskAV | maskPathMTU | maskDestQPN | maskRQPSN | maskMaxDestRd | maskMinRNR,
 		RTS: maskTimeout | maskRetry | maskRNRRetry | maskSQPSN | maskMaxRd, Reset: 0}[s] | maskState | extra
 	err := q.b.ctx.ModifyQP(q.b.now, &hostq.ModifyQP{Handle: q.Handle(), Mask: mask, QPState: uint32(s), PortNum: 1, PathMTU: 3, DestQPNum: 0x55,
-		AH: hostq.AHAttr{DGID: muxThere.As16(), IsGlobal: 1}, RQPSN: 0xfffff0, SQPSN: 0x200})
+		AH: hostq.AHAttr{DGID: q.b.there.As16(), IsGlobal: 1}, RQPSN: 0xfffff0, SQPSN: 0x200})
 	if err != nil {
 		q.b.t.Fatal(s, err)
 	}
@@ -203,10 +206,15 @@ func (q *benchQP) post(n int) {
 
 // step also makes the engines' timers due.
 func (b *bench) step() {
-	b.now = b.now.Add(mono.Millisecond)
+	b.now = b.now.Add(lookGap)
 	b.nic.Step(b.now)
 	b.m.HandleTimers(b.now)
 	b.nic.Step(b.now)
+}
+
+// hello is a HELLO of the peer.
+func (b *bench) hello() {
+	b.m.HandlePackets(b.now, []pkt.Packet{{Data: []byte{byte(wire.OpHello)}, Src: muxThere, Dst: muxHere}})
 }
 
 // is checks where a QP lives, how much it was given and that the other engine has none of it.
@@ -270,6 +278,7 @@ func TestMuxSilent(t *testing.T) {
 	// It speaks after all: what has received nothing returns, with all that was posted.
 	b.m.HandlePackets(b.now, []pkt.Packet{r.packet(ib.Ack, 0x200)})
 	b.mr.answered = true
+	b.hello()
 	b.step()
 	q.is(b.mr, 3)
 	r.is(b.ib, 1)
@@ -456,5 +465,69 @@ func TestMuxShares(t *testing.T) {
 	all := b.m.CountersJSON().(map[string]any)
 	if all["mr"] != 1 || all["ib"] != 1 || all["mroce_fallbacks_total"] != uint64(0) {
 		t.Error(all)
+	}
+}
+
+// TestMuxIdle: who fell back, or waits, costs nothing on the way of other packets, and next to nothing as time goes by.
+func TestMuxIdle(t *testing.T) {
+	b := newBench(t, Auto)
+	const peers = 300
+	var qs []*benchQP
+	for i := range peers {
+		b.there = netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		qs = append(qs, b.qp())
+	}
+	if b.m.NextTimeout() == mono.Never {
+		t.Error("nobody looks whether they are silent")
+	}
+	b.mr.heard = 0
+	data := []pkt.Packet{{Data: []byte{0xc0}, Src: muxThere, Dst: muxHere}, {Data: []byte{byte(wire.OpHello)}, Src: muxThere, Dst: muxHere}}
+	for range 100 {
+		b.m.HandlePackets(b.now, data)
+		b.m.HandleTimers(b.now)
+	}
+	if b.mr.heard > 2*peers {
+		t.Errorf("undecided: asked %d times", b.mr.heard)
+	}
+	b.mr.tries = silentTries + 1
+	b.step()
+	for _, q := range qs {
+		q.is(b.ib, 0)
+	}
+	b.mr.heard = 0
+	for range 100 {
+		b.m.HandlePackets(b.now, data)
+		b.step()
+	}
+	if b.mr.heard > 0 || b.m.NextTimeout() != mono.Never {
+		t.Errorf("fallen back: asked %d times, next at %v", b.mr.heard, b.m.NextTimeout())
+	}
+	// One of them speaks; another QP of an old peer begins again, and one ends.
+	b.mr.answered, b.mr.tries = true, 0
+	b.m.HandlePackets(b.now, []pkt.Packet{{Data: []byte{byte(wire.OpHello)}, Src: b.there, Dst: muxHere}})
+	b.step()
+	qs[peers-1].is(b.mr, 0)
+	qs[0].is(b.ib, 0)
+	qs[1].to(Reset, 0)
+	if len(b.m.open) != peers-2 {
+		t.Errorf("%d wait", len(b.m.open))
+	}
+}
+
+// TestMuxReopened: a QP that ended while it was undecided leaves nothing behind that harms the next one to the same peer.
+func TestMuxReopened(t *testing.T) {
+	b := newBench(t, Auto)
+	q := b.qp()
+	r := b.qp()
+	q.to(Reset, 0)
+	r.to(Reset, 0)
+	s := b.qp()
+	s.post(1)
+	s.is(b.mr, 0)
+	b.mr.answered = true
+	b.step()
+	s.is(b.mr, 1)
+	if len(b.m.open)+len(b.m.asked) != 0 {
+		t.Error(len(b.m.open), len(b.m.asked))
 	}
 }

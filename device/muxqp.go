@@ -17,15 +17,16 @@ const (
 
 // muxQP is a QP that can change its engine. It remembers what it was told, to tell it again.
 type muxQP struct {
-	m     *mux
-	qpn   uint32
-	cfg   EngineQPConfig
-	owner *QP
-	eng   EngineQP
-	side  side
-	open  bool // it waits for its peer; see mux.open
-	rtr   RTRAttr
-	rts   RTSAttr
+	m      *mux
+	qpn    uint32
+	cfg    EngineQPConfig
+	owner  *QP
+	eng    EngineQP
+	side   side
+	open   *waiting // it waits for its peer; see mux.open
+	rtr    RTRAttr
+	rts    RTSAttr
+	openAt int // its place there
 	// Where the program's queues stood when the connection began.
 	sqBase, rqBase uint32
 }
@@ -173,7 +174,7 @@ func (q *muxQP) Destroy(now mono.Time) {
 // NextWR implements EngineQP. An undecided QP takes nothing: it stays in the program's queue.
 func (q *muxQP) NextWR() *transport.SendWR {
 	//= MR-COEX-021
-	if q.open && q.side == sideMR {
+	if q.open != nil && q.side == sideMR {
 		return nil
 	}
 	return q.eng.NextWR()

@@ -37,6 +37,7 @@ func TestSpecNoChange(t *testing.T) {
 	q.is(b.ib, 2)
 	b.nic.SendDone(q.QP, &transport.SendWR{}, transport.OK)
 	b.mr.answered = true
+	b.hello()
 	b.step()
 	//= MR-COEX-025
 	q.is(b.ib, 2)
