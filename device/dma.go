@@ -62,7 +62,7 @@ func (n *NIC) DMA(ops []transport.MemOp) {
 			if _, ok := q.remoteAddr(op.RKey, accRemoteWrite, op.Addr, uint32(op.Swap)); !ok {
 				op.Err = q.remoteErr(accRemoteWrite)
 			}
-		case transport.MemInvalidate: // only memory windows can be invalidated, and there are none yet
+		case transport.MemInvalidate: // of what there is only memory windows could be invalidated from afar, and there are none: as a bad key
 			op.Err = transport.MemAccess
 		case transport.MemGather, transport.MemLand, transport.MemScatter, transport.MemWrite, transport.MemRead:
 			n.queueDMA(q, ops, i)

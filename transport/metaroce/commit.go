@@ -198,6 +198,13 @@ func (q *QP) step(c *chainStep) bool {
 		q.enterFatal(c.psn, wire.RefuseInvalid, transport.RemInvReqErr)
 		return false
 	}
+	if x.op == wire.OpSendInv {
+		//= MR-MSG-054
+		if err := e.invalidate(q, x.inv); err != transport.MemOK { // the peer may still use the key: nobody is told that it is dead
+			q.enterFatal(c.psn, wire.RefuseAccess, transport.RemAccessErr)
+			return false
+		}
+	}
 	if !planted.Is(planted.HeldLeak) {
 		e.held.put(x.buf)
 	}
@@ -292,8 +299,6 @@ func (q *QP) completeRecv(x *slot) {
 		info.Op, info.Imm = transport.OpSendImm, x.imm
 	case wire.OpSendInv:
 		info.Op, info.Imm = transport.OpSendInv, x.inv
-		//= MR-MSG-054
-		q.e.invalidate(q, x.inv)
 	case wire.OpWriteImm:
 		info.Op, info.Imm = transport.OpWriteImm, x.imm
 	default: // a plain SEND
@@ -301,10 +306,11 @@ func (q *QP) completeRecv(x *slot) {
 	q.e.host.RecvDone(q.owner, r, info)
 }
 
-func (e *Engine) invalidate(q *QP, rkey uint32) {
+func (e *Engine) invalidate(q *QP, rkey uint32) transport.MemErr {
 	var op [1]transport.MemOp
 	op[0] = transport.MemOp{Kind: transport.MemInvalidate, QP: q.owner, RKey: rkey}
 	e.host.DMA(op[:])
+	return op[0].Err
 }
 
 // enterFatal: the request at psn fails; everything before it is committed, READs before it still run.

@@ -38,6 +38,9 @@ func TestFaults(t *testing.T) {
 				return op.Kind == transport.MemScatter && op.Recv.ID == 2 && op.Off > 0
 			}
 		}, want: transport.RemOpErr, there: transport.LocProtErr, recv: transport.LocProtErr},
+		{name: "invalidate", wr: wr{op: transport.OpSendInv, n: n, imm: 9}, prep: func(_, q *qp) {
+			q.n.fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemInvalidate }
+		}, want: transport.RemAccessErr, there: transport.RemAccessErr, recv: transport.WRFlushErr},
 		{name: "own list", wr: wr{op: transport.OpWrite, n: n, key: 7, fail: transport.LocProtErr}, want: transport.LocProtErr, recv: transport.OK},
 		{name: "own memory", wr: wr{op: transport.OpWrite, n: n, key: 7}, prep: func(p, _ *qp) {
 			p.n.fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemGather && op.WR.ID == 4 && op.Off > 0 }

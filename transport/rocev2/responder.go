@@ -330,6 +330,9 @@ func (q *QP) settleRequest(j *job, err transport.MemErr) {
 			j.syndrome, j.status = ib.NakAccess, transport.RemAccessErr
 		}
 	}
+	if j.syndrome == 0 && j.wrOp == transport.OpSendInv && e.invalidate(q, j.imm) != transport.MemOK {
+		j.syndrome, j.status = ib.NakAccess, transport.RemAccessErr // the peer may still use the key: nobody is told that it is dead
+	}
 	if j.syndrome != 0 {
 		q.enterFatal(j)
 		return
@@ -351,18 +354,16 @@ func (q *QP) settleRequest(j *job, err transport.MemErr) {
 		return
 	}
 	info := transport.RecvInfo{Op: j.wrOp, Length: j.length, Imm: j.imm, SrcQP: q.remoteQPN, Solicited: j.se, Inline: j.inline}
-	if j.wrOp == transport.OpSendInv {
-		e.invalidate(q, j.imm)
-	}
 	r := j.recv
 	j.recv = nil
 	e.host.RecvDone(q.owner, r, info)
 }
 
-func (e *Engine) invalidate(q *QP, rkey uint32) {
+func (e *Engine) invalidate(q *QP, rkey uint32) transport.MemErr {
 	op := &e.out.inv
 	op[0] = transport.MemOp{Kind: transport.MemInvalidate, QP: q.owner, RKey: rkey}
 	e.host.DMA(op[:])
+	return op[0].Err
 }
 
 // enterFatal: a request fails and the QP with it. Everything before it is done; READs before it still run.

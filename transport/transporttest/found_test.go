@@ -80,6 +80,52 @@ func TestWriteBehindInvalidation(t *testing.T) {
 	}
 }
 
+// TestInvalidateRefused: a key that cannot be invalidated makes the SEND fail like a bad key. The program is never told that
+// the key is dead, and what follows does not run.
+func TestInvalidateRefused(t *testing.T) {
+	for seed := range uint64(40) {
+		for _, n := range []uint32{0, 8, 64, 9000} {
+			l := rough()
+			if seed%4 == 0 {
+				l = usual()
+			}
+			w := New(Config{Seed: seed, Planes: 1 + int(seed)%2, Link: l})
+			a, b := w.Nodes[0], w.Nodes[1]
+			p, q := w.Connect(a, b, QPOptions{})
+			b.Fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemInvalidate }
+			b.Keys[7] = Key{0, 1 << 20, true, true, true, false}
+			a.Mem[0] = 1
+			for i := range uint64(4) {
+				q.Recv(i, 1<<20+i<<16, 10_000)
+			}
+			p.Send(WR{ID: 0, Op: transport.OpSend, N: 8})
+			p.Send(WR{ID: 1, Op: transport.OpRead, N: 64, Key: 7, Local: 2 << 20})
+			p.Send(WR{ID: 2, Op: transport.OpSendInv, N: n, Imm: 9})
+			p.Send(WR{ID: 3, Op: transport.OpWrite, N: 8, Key: 7, Remote: 4096})
+			p.Send(WR{ID: 4, Op: transport.OpSend, N: 8})
+			w.RunUntil(second, func() bool { return len(p.Sends) == 5 && len(q.Received) == 4 })
+			if len(p.Sends) != 5 || len(q.Received) != 4 {
+				t.Fatalf("seed %d, %d bytes: %d sends, %d receives", seed, n, len(p.Sends), len(q.Received))
+			}
+			for i, s := range []transport.Status{transport.OK, transport.OK, transport.RemAccessErr, transport.WRFlushErr, transport.WRFlushErr} {
+				//= MR-MSG-054
+				if p.Sends[i].Status != s {
+					t.Errorf("seed %d, %d bytes: request %d: %v, want %v", seed, n, i, p.Sends[i].Status, s)
+				}
+			}
+			for i, c := range q.Received {
+				//= MR-MSG-054
+				if want := []transport.Status{transport.OK, transport.WRFlushErr}[min(i, 1)]; c.Status != want || c.ID != uint64(i) {
+					t.Errorf("seed %d, %d bytes: receive %+v", seed, n, c)
+				}
+			}
+			if q.Err != transport.RemAccessErr || q.Errors != 1 {
+				t.Errorf("seed %d, %d bytes: %v, %d errors", seed, n, q.Err, q.Errors)
+			}
+		}
+	}
+}
+
 // TestNothingLandsAfterFlush: what arrived in the burst that also brings a QP to its end is in memory before its
 // requests are flushed; afterwards their buffers are the program's.
 func TestNothingLandsAfterFlush(t *testing.T) {
