@@ -16,6 +16,7 @@ import (
 
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/nicemu/wire/groups"
 	"github.com/metaroce/metaroce/nicemu/wire/train"
 )
 
@@ -71,7 +72,7 @@ type Port struct {
 	rx   rxState
 	tx   txState
 
-	groups []netip.Addr // multicast groups that the NIC is in
+	groups groups.Set // multicast groups that the NIC is in
 
 	stats device.PortStats
 	drops [drops]uint64
@@ -146,7 +147,7 @@ func (p *Port) Caps() device.PortCaps { return p.caps }
 func (p *Port) SetAddrs(addrs []netip.Addr) { p.near.setAddrs(addrs) }
 
 // SetGroups implements device.GroupPort: frames to these groups are the NIC's, others the host's.
-func (p *Port) SetGroups(groups []netip.Addr) { p.groups = append(p.groups[:0], groups...) }
+func (p *Port) SetGroups(list []netip.Addr) { p.groups.Replace(list) }
 
 // Resolve implements device.ResolvePort.
 func (p *Port) Resolve(now mono.Time, src, dst netip.Addr) { p.near.lookup(now, src, dst) }

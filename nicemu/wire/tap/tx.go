@@ -235,10 +235,5 @@ func (p *Port) accepts(a netip.Addr) bool {
 	if !a.IsMulticast() {
 		return p.near.own(a)
 	}
-	for _, g := range p.groups {
-		if g == a {
-			return true
-		}
-	}
-	return false
+	return p.groups.Has(a)
 }

@@ -19,7 +19,7 @@ const (
 )
 
 // SetGroups implements device.GroupPort: packets to these groups are the NIC's, others the host's.
-func (p *Port) SetGroups(groups []netip.Addr) { p.groups = append(p.groups[:0], groups...) }
+func (p *Port) SetGroups(list []netip.Addr) { p.groups.Replace(list) }
 
 // sendMulticast sends a packet to all peers. What a full socket refuses is lost, as on Ethernet.
 func (p *Port) sendMulticast(q *pkt.Packet) {
@@ -81,7 +81,7 @@ func putFrame(f []byte, head int, q *pkt.Packet) {
 
 // multicast makes a packet of a frame that holds one for a group of the NIC's; false: the frame is the host's.
 func (p *Port) multicast(f []byte, q *pkt.Packet) bool {
-	if len(p.groups) == 0 || len(f) < etherLen+ipv4Len+udpLen || f[0]&1 == 0 {
+	if p.groups.Empty() || len(f) < etherLen+ipv4Len+udpLen || f[0]&1 == 0 {
 		return false
 	}
 	ip, head := f[etherLen:], 0
@@ -100,20 +100,11 @@ func (p *Port) multicast(f []byte, q *pkt.Packet) bool {
 	}
 	u := ip[head:]
 	n := int(binary.BigEndian.Uint16(u[4:]))
-	if binary.BigEndian.Uint16(u[2:]) != DefaultPort || n <= udpLen || n > len(u) || !p.inGroup(q.Dst) {
+	if binary.BigEndian.Uint16(u[2:]) != DefaultPort || n <= udpLen || n > len(u) || !p.groups.Has(q.Dst) {
 		return false
 	}
 	q.SrcPort, q.Data = binary.BigEndian.Uint16(u), u[udpLen:n:n]
 	return true
-}
-
-func (p *Port) inGroup(a netip.Addr) bool {
-	for _, g := range p.groups {
-		if g == a {
-			return true
-		}
-	}
-	return false
 }
 
 // sum16 is the Internet checksum of b, not inverted.

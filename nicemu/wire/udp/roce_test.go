@@ -121,7 +121,8 @@ func FuzzMulticast(f *testing.F) {
 		putFrame(b, head, &q)
 		f.Add(b)
 	}
-	p := &Port{groups: []netip.Addr{group4, group6}}
+	p := &Port{}
+	p.SetGroups([]netip.Addr{group4, group6})
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		var q pkt.Packet
 		if p.multicast(frame, &q) && (len(q.Data) == 0 || len(q.Data) > len(frame)) {

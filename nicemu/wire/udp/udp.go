@@ -22,6 +22,7 @@ import (
 
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/nicemu/wire/groups"
 	"github.com/metaroce/metaroce/nicemu/wire/train"
 )
 
@@ -78,7 +79,7 @@ type Port struct {
 	rxFD    int
 	sources [][Sockets]int    // by index of the NIC's address
 	ports   [][Sockets]uint16 // where they are bound
-	groups  []netip.Addr      // multicast groups that the NIC is in
+	groups  groups.Set        // multicast groups that the NIC is in
 	addrs   []netip.Addr
 	peers   peers
 	trains  bool
