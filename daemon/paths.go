@@ -2,9 +2,11 @@ package daemon
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/metaroce/metaroce/daemon/api"
 	"github.com/metaroce/metaroce/device"
@@ -19,31 +21,43 @@ func badArgs(cmd string, err error) error {
 	return &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("%s: %v", cmd, err)}
 }
 
-// eachPaths runs f for the paths of every NIC meant, and answers with what f says of each.
-func eachPaths[T any](nics []*device.NIC, cmd string, f func(n *device.NIC, p device.PathManager) (T, error)) (any, error) {
-	out := []T{}
-	var failed error
+// eachPaths runs f for the paths of every NIC meant, and answers with what f says of each. A peer is a peer of some of the
+// NICs: that the others do not know it is no error. Any other error is in the answer, where mark puts it.
+func eachPaths[T any](nics []*device.NIC, cmd string, f func(n *device.NIC, p device.PathManager) (T, error), mark func(v *T, nic, why string)) (any, error) {
+	out, failed := []T{}, []T{}
+	var errs []string
+	strangers := 0
 	for _, n := range nics {
-		p := n.Paths()
-		if p == nil {
-			failed = fmt.Errorf("%s: its transport has no paths", n.Name())
+		p, err := n.Paths(), errNoPaths
+		var v T
+		if p != nil {
+			if v, err = f(n, p); err == nil {
+				out = append(out, v)
+				continue
+			}
+		}
+		errs = append(errs, fmt.Sprintf("%s: %v", n.Name(), err))
+		if errors.Is(err, metaroce.ErrNoPeer) {
+			strangers++
 			continue
 		}
-		v, err := f(n, p)
-		if err != nil {
-			failed = fmt.Errorf("%s: %w", n.Name(), err)
-			continue
-		}
-		out = append(out, v)
+		mark(&v, n.Name(), err.Error())
+		failed = append(failed, v)
 	}
-	if len(out) == 0 { // a peer is a peer of some of the NICs
-		if failed == nil {
-			failed = fmt.Errorf("which NIC?")
-		}
-		return nil, badArgs(cmd, failed)
+	switch {
+	case len(nics) == 0:
+		return nil, badArgs(cmd, fmt.Errorf("which NIC?"))
+	case len(out) > 0:
+		return append(out, failed...), nil
+	case strangers == len(nics):
+		return nil, &api.Error{Code: api.CodeNoPeer, Message: fmt.Sprintf("%s: %s", cmd, errs[0])}
 	}
-	return out, nil
+	return nil, badArgs(cmd, errors.New(strings.Join(errs, "; ")))
 }
+
+var errNoPaths = errors.New("its transport has no paths")
+
+func markChange(c *api.PathChange, nic, why string) { c.NIC, c.Error = nic, why }
 
 // peerOf reads an address; "" is none.
 func peerOf(s string) (netip.Addr, error) {
@@ -97,7 +111,7 @@ func (d *Daemon) setPaths(nics []*device.NIC, args json.RawMessage, cmd string, 
 			c.Changed, err = p.AllowPaths(now, sel)
 		}
 		return c, err
-	})
+	}, markChange)
 }
 
 func (d *Daemon) entropies(nics []*device.NIC, args json.RawMessage) (any, error) {
@@ -117,7 +131,7 @@ func (d *Daemon) entropies(nics []*device.NIC, args json.RawMessage) (any, error
 	e := metaroce.Entropies{Mode: metaroce.EntropyMode(mode), List: a.List, First: a.First, Step: a.Step, Count: a.Count}
 	return eachPaths(nics, "entropies", func(n *device.NIC, p device.PathManager) (api.PathChange, error) {
 		return api.PathChange{NIC: n.Name()}, p.SetEntropies(d.loop.now(), peer, orAny(a.Plane), e)
-	})
+	}, markChange)
 }
 
 func (d *Daemon) probe(nics []*device.NIC, args json.RawMessage) (any, error) {
@@ -135,7 +149,7 @@ func (d *Daemon) probe(nics []*device.NIC, args json.RawMessage) (any, error) {
 	n, now := nics[0], d.loop.now()
 	p := n.Paths()
 	if p == nil {
-		return nil, badArgs("probe", fmt.Errorf("%s: its transport has no paths", n.Name()))
+		return nil, badArgs("probe", fmt.Errorf("%s: %w", n.Name(), errNoPaths))
 	}
 	if a.ID == 0 {
 		a.ID, err = p.StartProbe(now, metaroce.ProbeSpec{Remote: peer, Plane: a.Plane, Path: a.Path, SrcPort: a.SourcePort, Size: a.Bytes,
@@ -173,5 +187,5 @@ func (d *Daemon) profile(nics []*device.NIC, args json.RawMessage) (any, error) 
 		}
 		now := p.Profile()
 		return api.Profiles{NIC: n.Name(), Name: now.Name, Window: now.Window, Target: now.Target.Seconds(), Known: known}, nil
-	})
+	}, func(p *api.Profiles, nic, why string) { p.NIC, p.Known, p.Error = nic, known, why })
 }

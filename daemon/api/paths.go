@@ -8,11 +8,15 @@ type PathArgs struct {
 	SourcePort uint16 `json:"source_port,omitempty"` // not 0: this entropy instead of a path
 }
 
-// PathChange answers them: how many paths changed.
+// PathChange answers them: how many paths changed, or why none did at this NIC while others did as they were told.
 type PathChange struct {
 	NIC     string `json:"nic"`
 	Changed int    `json:"mroce_paths_changed"`
+	Error   string `json:"error,omitempty"`
 }
+
+// Failed returns the NIC and what went wrong there, if anything.
+func (c PathChange) Failed() (nic, why string) { return c.NIC, c.Error }
 
 // EntropyArgs are the args of "entropies": where those of the paths come from.
 type EntropyArgs struct {
@@ -67,7 +71,11 @@ type Profiles struct {
 	Window int           `json:"mroce_fixed_window_bytes"`
 	Target float64       `json:"mroce_delay_target_seconds"` // 0 = by the wire
 	Known  []ProfileInfo `json:"known"`
+	Error  string        `json:"error,omitempty"` // the NIC did not do as it was told
 }
+
+// Failed returns the NIC and what went wrong there, if anything.
+func (p Profiles) Failed() (nic, why string) { return p.NIC, p.Error }
 
 // ProfileInfo describes a profile that there is.
 type ProfileInfo struct {

@@ -26,6 +26,7 @@ const (
 	CodeUnknownCommand = "unknown-command"
 	CodeUnknownNIC     = "unknown-nic"
 	CodeBadRequest     = "bad-request"
+	CodeNoPeer         = "no-such-peer" // of none of the NICs
 	CodeFailed         = "failed"
 	CodeStopping       = "stopping"
 )

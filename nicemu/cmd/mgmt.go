@@ -345,12 +345,18 @@ func targetsOf(s *lab.State, nic string) ([]*target, error) {
 	return ts, nil
 }
 
+// errNoPeer is the cause when no NIC of a daemon knows the peer that was named: one of another daemon may.
+var errNoPeer = errors.New("no such peer")
+
 func (t *target) call(cmd, nic string, args, out any) error {
 	err := t.client.MgmtNIC(cmd, nic, args, out)
 	var e *api.Error
 	if errors.As(err, &e) {
 		code := fail.Failed
-		if e.Code == api.CodeBadRequest || e.Code == api.CodeUnknownNIC {
+		switch e.Code {
+		case api.CodeNoPeer:
+			return &fail.Error{Code: fail.Usage, Msg: e.Message, Cause: errNoPeer}
+		case api.CodeBadRequest, api.CodeUnknownNIC:
 			code = fail.Usage
 		}
 		return fail.New(code, "%s", e.Message)

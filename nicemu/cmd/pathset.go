@@ -1,6 +1,8 @@
 package cmd
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -66,12 +68,40 @@ func (e *env) pathCommands(flags func(...cli.Flag) []cli.Flag) []*cli.Command {
 	}
 }
 
-// flat puts the answers of all daemons into one list.
-func flat[T any](all [][]T) (out []T) {
-	for _, a := range all {
-		out = append(out, a...)
+// askPaths is ask for commands that each NIC does or refuses. rest is what to end with once the answers are printed: an
+// error of exit code 4 when some NICs did as they were told and others did not.
+func askPaths[T interface{ Failed() (nic, why string) }](c *cli.Context, cmd string, args any) (rows []T, rest, err error) {
+	ts, err := targets(c.String("nic"), c.String("lab"))
+	if err != nil {
+		return nil, nil, err
 	}
-	return out
+	var failed []string
+	var refused, stranger error
+	for _, t := range ts {
+		for _, nic := range t.asked() {
+			var some []T
+			switch err := t.call(cmd, nic, args, &some); {
+			case errors.Is(err, errNoPeer):
+				stranger = err
+			case err != nil:
+				refused = err
+				failed = append(failed, err.Error())
+			}
+			rows = append(rows, some...)
+		}
+	}
+	if len(rows) == 0 {
+		return nil, nil, cmp.Or(refused, stranger)
+	}
+	for _, r := range rows {
+		if nic, why := r.Failed(); why != "" {
+			failed = append(failed, nic+": "+why)
+		}
+	}
+	if len(failed) > 0 {
+		rest = fail.New(fail.Partial, "done in part; %s", strings.Join(failed, "; "))
+	}
+	return rows, rest, nil
 }
 
 func optional(n int) *int {
@@ -101,25 +131,27 @@ func (e *env) setPaths(c *cli.Context, cmd string) error {
 	default:
 		return fail.Usagef("which path? for example: nicemu %s 1/5, or nicemu %s --source-port 51000", cmd, cmd)
 	}
-	all, _, err := ask[[]api.PathChange](c, cmd, a)
+	all, rest, err := askPaths[api.PathChange](c, cmd, a)
 	if err != nil {
 		return err
 	}
-	return e.printChanges(c, flat(all))
+	return cmp.Or(e.printChanges(c, all), rest)
 }
 
 // printChanges says how many paths changed; none is worth a word.
 func (e *env) printChanges(c *cli.Context, all []api.PathChange) error {
 	n := 0
+	failed := false
 	for _, x := range all {
 		n += x.Changed
+		failed = failed || x.Error != ""
 		if c.Bool("json") {
 			if err := e.printJSON(x); err != nil {
 				return err
 			}
 		}
 	}
-	if n == 0 {
+	if n == 0 && !failed {
 		e.note("nothing changed for the peers that there are; `nicemu paths --all` lists them")
 	}
 	return nil
@@ -144,8 +176,8 @@ func (e *env) entropies(c *cli.Context) error {
 		return err
 	}
 	a.Peer, a.Plane = c.String("peer"), optional(c.Int("plane"))
-	_, _, err = ask[[]api.PathChange](c, "entropies", a)
-	return err
+	_, rest, err := askPaths[api.PathChange](c, "entropies", a)
+	return cmp.Or(err, rest)
 }
 
 // entropyArgs reads automatic, explicit:PORT,PORT… or generated:FIRST[:STEP[:COUNT]].
@@ -284,13 +316,13 @@ func (e *env) oneNIC(c *cli.Context, peer string) (*target, string, error) {
 }
 
 func (e *env) profileList(c *cli.Context) error {
-	all, _, err := ask[[]api.Profiles](c, "profile", api.ProfileArgs{})
+	all, _, err := askPaths[api.Profiles](c, "profile", api.ProfileArgs{})
 	if err != nil {
 		return err
 	}
 	var rows [][]string
-	if every := flat(all); len(every) > 0 { // all NICs know the same ones
-		for _, x := range every[0].Known {
+	if len(all) > 0 { // all NICs know the same ones
+		for _, x := range all[0].Known {
 			if c.Bool("json") {
 				if err := e.printJSON(x); err != nil {
 					return err
@@ -306,11 +338,11 @@ func (e *env) profileList(c *cli.Context) error {
 }
 
 func (e *env) profileShow(c *cli.Context) error {
-	all, _, err := ask[[]api.Profiles](c, "profile", api.ProfileArgs{})
+	all, rest, err := askPaths[api.Profiles](c, "profile", api.ProfileArgs{})
 	if err != nil {
 		return err
 	}
-	return e.printProfiles(c, flat(all))
+	return cmp.Or(e.printProfiles(c, all), rest)
 }
 
 func (e *env) printProfiles(c *cli.Context, all []api.Profiles) error {
@@ -320,6 +352,9 @@ func (e *env) printProfiles(c *cli.Context, all []api.Profiles) error {
 			if err := e.printJSON(p); err != nil {
 				return err
 			}
+			continue
+		}
+		if p.Error != "" { // it is in the message
 			continue
 		}
 		window, target := "-", "by the wire"
@@ -355,13 +390,13 @@ func (e *env) profileSet(c *cli.Context) error {
 		}
 		a.Target = d.Seconds()
 	}
-	all, _, err := ask[[]api.Profiles](c, "profile", a)
+	all, rest, err := askPaths[api.Profiles](c, "profile", a)
 	if err != nil {
 		return err
 	}
 	if !c.Bool("json") && a.Peer != "" {
 		fmt.Fprintf(e.out, "%s: %s\n", a.Peer, a.Name)
-		return nil
+		return rest
 	}
-	return e.printProfiles(c, flat(all))
+	return cmp.Or(e.printProfiles(c, all), rest)
 }
