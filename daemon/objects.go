@@ -124,8 +124,7 @@ func doCreateCQ(c *client, m *hostq.CreateCQ, _ mono.Time) ([]byte, error) {
 }
 
 func doResizeCQ(c *client, m *hostq.CreateCQ, now mono.Time) ([]byte, error) {
-	c.nic.Step(now) // a program counts on completions of what it posted before, as far as they need no peer
-	if err := c.ctx.ResizeCQ(m); err != nil {
+	if err := c.ctx.ResizeCQ(now, m); err != nil {
 		return nil, err
 	}
 	return header()

@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"github.com/metaroce/metaroce/device/hostq"
+	"github.com/metaroce/metaroce/internal/mono"
 )
 
 // CQ is a completion queue: a ring that the device fills and the program empties.
@@ -53,13 +54,46 @@ const cqeSize = 128
 // resizeMost is how many completions may wait when a CQ is resized: copying them keeps every other program waiting.
 const resizeMost = 1 << 16
 
+// catchUp takes in hand what was posted to the QPs of a CQ: a program that resizes it counts on the completions of what it
+// has posted, as far as they need no peer. Each queue has a turn, all of them together what one step allows.
+func (q *CQ) catchUp() {
+	c, n := q.ctx, q.ctx.nic
+	c.takeBells()
+	budget := wrPerStep
+	turn := func(w *queue) {
+		if !w.rung || budget <= 0 || c.Dead {
+			return
+		}
+		n.run.drop(w)
+		done, more := w.serve(min(wrPerQueue, budget))
+		if budget -= done; more {
+			n.ring(w)
+		}
+	}
+	c.qps.all(func(_ uint32, p *QP) {
+		if p.sendCQ == q {
+			turn(&p.sq)
+		}
+		if p.recvCQ == q {
+			turn(&p.rq)
+		}
+	})
+	n.settle()
+	if budget < wrPerStep { // datagrams are complete when they are sent
+		n.transmit()
+		n.settle()
+	}
+}
+
 // ResizeCQ moves a CQ to another ring. What was not polled is copied; the indices run on, so that the program goes
 // on polling at the same number.
-func (c *Context) ResizeCQ(r *hostq.CreateCQ) error {
+func (c *Context) ResizeCQ(now mono.Time, r *hostq.CreateCQ) error {
 	q := c.cqs.get(r.Handle)
-	if q == nil {
+	if q == nil || c.Dead {
 		return syscall.EINVAL
 	}
+	c.nic.now = now
+	q.catchUp()
 	ring, err := c.mem.Ring(r.Ring, r.Entries, cqeSize, maxCQE+1)
 	if err != nil {
 		return syscall.EINVAL

@@ -71,7 +71,7 @@ func hostile(t testing.TB, data []byte) {
 				evil.ctx.DestroyAH(uint32(where) & 3)
 			}
 		case 5:
-			evil.ctx.ResizeCQ(&hostq.CreateCQ{Handle: evil.cq, Entries: uint32(where), Ring: evil.CQ.Off})
+			evil.ctx.ResizeCQ(w.now, &hostq.CreateCQ{Handle: evil.cq, Entries: uint32(where), Ring: evil.CQ.Off})
 		default:
 			w.step(1 + int(op&7))
 		}

@@ -217,7 +217,7 @@ func TestResizeHostile(t *testing.T) {
 	big, next := p.NewQueue(many, 128, 0), p.NewQueue(many, 128, 0)
 	cq := must(p.ctx.CreateCQ(&hostq.CreateCQ{Entries: many, Ring: big.Off}))(t)
 	big.Hdr.Cons -= many
-	if err := p.ctx.ResizeCQ(&hostq.CreateCQ{Handle: cq, Entries: many, Ring: next.Off}); err == nil {
+	if err := p.ctx.ResizeCQ(w.now, &hostq.CreateCQ{Handle: cq, Entries: many, Ring: next.Off}); err == nil {
 		t.Error("it copied them all")
 	}
 	p.pd = must(p.ctx.AllocPD())(t)
@@ -231,7 +231,7 @@ func TestResizeHostile(t *testing.T) {
 	if big.Flags() != hostq.RingOverrun {
 		t.Fatal("no overrun")
 	}
-	if err := p.ctx.ResizeCQ(&hostq.CreateCQ{Handle: cq, Entries: many, Ring: next.Off}); err != nil || next.Flags() != hostq.RingOverrun {
+	if err := p.ctx.ResizeCQ(w.now, &hostq.CreateCQ{Handle: cq, Entries: many, Ring: next.Off}); err != nil || next.Flags() != hostq.RingOverrun {
 		t.Errorf("resize: %v, flags %d", err, next.Flags())
 	}
 }

@@ -121,14 +121,14 @@ func TestResize(t *testing.T) {
 	w.want(a, 0, transport.OK)
 	w.step(10)
 	small := a.NewQueue(2, 128, 0)
-	if a.ctx.ResizeCQ(&hostq.CreateCQ{Handle: a.cq, Entries: 2, Ring: small.Off}) == nil {
+	if a.ctx.ResizeCQ(w.now, &hostq.CreateCQ{Handle: a.cq, Entries: 2, Ring: small.Off}) == nil {
 		t.Error("resized below what is in it")
 	}
 	next := a.NewQueue(8, 128, 0)
-	if a.ctx.ResizeCQ(&hostq.CreateCQ{Handle: a.cq, Entries: 8, Ring: next.Off, Want: 2}) == nil {
+	if a.ctx.ResizeCQ(w.now, &hostq.CreateCQ{Handle: a.cq, Entries: 8, Ring: next.Off, Want: 2}) == nil {
 		t.Fatal("more is waiting than the program wants room for")
 	}
-	if err := a.ctx.ResizeCQ(&hostq.CreateCQ{Handle: a.cq, Entries: 8, Ring: next.Off, Want: 8}); err != nil {
+	if err := a.ctx.ResizeCQ(w.now, &hostq.CreateCQ{Handle: a.cq, Entries: 8, Ring: next.Off, Want: 8}); err != nil {
 		t.Fatal(err)
 	}
 	next.Cons = a.CQ.Cons

@@ -420,3 +420,45 @@ func TestUDDrained(t *testing.T) {
 		t.Errorf("%d of %d sent at last, events %+v", done, 2*n, a.ev.async)
 	}
 }
+
+// TestResizeCatchesUp: a program that resizes a CQ counts on the completions of what it has posted. The device does so much
+// and no more: other programs' queues, and those of other CQs, wait for their turn.
+func TestResizeCatchesUp(t *testing.T) {
+	w := newWorld(t, false)
+	a, b := newProg(t, w.nics[0]), newProg(t, w.nics[0])
+	q, other := a.ud(), b.ud()
+	second := a.NewQueue(1024, 128, 0)
+	cq := must(a.ctx.CreateCQ(&hostq.CreateCQ{Entries: 1024, Ring: second.Off}))(t)
+	rc := a.qpOn(cq)
+	a.up(rc, w.nics[1].Addrs()[0], 77)
+	w.step(10)
+	far := w.nics[1].Addrs()[0]
+	for range 5 {
+		q.SQ.PutSend(to(1, hostq.WRSend, a.ah(far), 99, testQkey), nil, a.sge(0, 10))
+		other.SQ.PutSend(to(1, hostq.WRSend, b.ah(far), 99, testQkey), nil, b.sge(0, 10))
+		rc.SQ.PutSend(hostq.SQE{WRID: 1, Opcode: hostq.WRSend}, nil, a.sge(0, 10))
+	}
+	q.SQ.Ring()
+	other.SQ.Ring()
+	rc.SQ.Ring()
+	was := a.nic.C.SendWRs
+	next := a.NewQueue(2, 128, 0)
+	if err := a.ctx.ResizeCQ(w.now, &hostq.CreateCQ{Handle: a.cq, Entries: 2, Ring: next.Off}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("five completions in a ring of two: %v", err)
+	}
+	if n := a.nic.C.SendWRs - was; n != 5 {
+		t.Errorf("%d work requests were fetched, 5 are of this CQ", n)
+	}
+	for range 5 {
+		if _, ok := a.CQ.Poll(); !ok {
+			t.Error("not complete")
+		}
+	}
+	w.step(10) // the others have not lost their turns
+	for range 5 {
+		w.want(b, 1, transport.OK)
+	}
+	if n := a.nic.C.SendWRs - was; n < 10 {
+		t.Errorf("%d work requests were fetched at last", n)
+	}
+}
