@@ -3,12 +3,15 @@ package udp
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/metaroce/metaroce/internal/pkt"
 )
 
-// Multicast. A plane of UDP sockets has no groups, and a datagram does not say which group it was for: the packet
-// travels inside, as the Ethernet frame that it would be on a switched plane, to every peer (tunnel.go).
+// Packets inside. A plane of UDP sockets has no groups, and a datagram does not say which address it was for. Two kinds of
+// packets need both: those to a multicast group, which go to every peer, and plain RoCEv2 to another than the first address
+// of a family that a peer has, as its ICRC covers addresses. They travel inside, as the Ethernet frame that they would be on
+// a switched plane (tunnel.go).
 
 const (
 	etherLen = 14
@@ -21,8 +24,9 @@ const (
 // SetGroups implements device.GroupPort: packets to these groups are the NIC's, others the host's.
 func (p *Port) SetGroups(list []netip.Addr) { p.groups.Replace(list) }
 
-// sendMulticast sends a packet to all peers. What a full socket refuses is lost, as on Ethernet.
-func (p *Port) sendMulticast(q *pkt.Packet) {
+// sendInside sends a packet as a frame, to one peer or, when that is nil, to all. What a full socket refuses is lost, as on
+// Ethernet.
+func (p *Port) sendInside(q *pkt.Packet, to *peer) {
 	f := p.tx.tun.frame[:]
 	head := etherLen + ipv4Len + udpLen
 	if q.Dst.Is6() {
@@ -32,7 +36,7 @@ func (p *Port) sendMulticast(q *pkt.Packet) {
 	case len(q.Data) == 0:
 		p.drops[dropShort]++
 		return
-	case head+len(q.Data) > min(p.FrameMax(), len(f)):
+	case len(q.Data) > p.caps.PacketMax || tunnelHead+head+len(q.Data)+tunnelTail > p.insideMax:
 		p.drops[dropTooLong]++
 		return
 	case q.Src.Is4() != q.Dst.Is4() || !q.Src.IsValid():
@@ -41,8 +45,12 @@ func (p *Port) sendMulticast(q *pkt.Packet) {
 	}
 	f = f[:head+len(q.Data)]
 	putFrame(f, head, q)
-	out := pkt.Packet{Kind: pkt.Ethernet, Data: f}
-	p.sendFrame(&out)
+	p.tx.tun.build(f, p.local.Port())
+	if to != nil {
+		p.sendTunnel(&to.name, len(f))
+		return
+	}
+	p.flood(len(f))
 }
 
 // putFrame writes a packet as an Ethernet frame with head bytes of headers.
@@ -56,7 +64,9 @@ func putFrame(f []byte, head int, q *pkt.Packet) {
 	copy(f[6:], []byte{2, 0, s[12], s[13], s[14], s[15]})
 	ip := f[etherLen:]
 	if q.Dst.Is4() {
-		copy(f, []byte{0x01, 0x00, 0x5e, d[13] & 0x7f, d[14], d[15]})
+		if copy(f, []byte{2, 0, d[12], d[13], d[14], d[15]}); q.Dst.IsMulticast() {
+			copy(f, []byte{0x01, 0x00, 0x5e, d[13] & 0x7f})
+		}
 		binary.BigEndian.PutUint16(f[12:], 0x0800)
 		ip[0], ip[1], ip[6], ip[8], ip[9] = 0x45, q.TOS, 0x40, ttl, protoUDP
 		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)))
@@ -64,7 +74,9 @@ func putFrame(f []byte, head int, q *pkt.Packet) {
 		copy(ip[16:], d[12:])
 		binary.BigEndian.PutUint16(ip[10:], ^sum16(ip[:ipv4Len]))
 	} else {
-		copy(f, []byte{0x33, 0x33, d[12], d[13], d[14], d[15]})
+		if copy(f, []byte{2, 0, d[12], d[13], d[14], d[15]}); q.Dst.IsMulticast() {
+			copy(f, []byte{0x33, 0x33})
+		}
 		binary.BigEndian.PutUint16(f[12:], 0x86dd)
 		binary.BigEndian.PutUint32(ip, 6<<28|uint32(q.TOS)<<20|q.FlowLabel&0xfffff)
 		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-ipv6Len))
@@ -79,9 +91,9 @@ func putFrame(f []byte, head int, q *pkt.Packet) {
 	copy(u[udpLen:], q.Data)
 }
 
-// multicast makes a packet of a frame that holds one for a group of the NIC's; false: the frame is the host's.
-func (p *Port) multicast(f []byte, q *pkt.Packet) bool {
-	if p.groups.Empty() || len(f) < etherLen+ipv4Len+udpLen || f[0]&1 == 0 {
+// inside makes a packet of a frame that holds one for the NIC; false: the frame is the host's.
+func (p *Port) inside(f []byte, q *pkt.Packet) bool {
+	if len(f) < etherLen+ipv4Len+udpLen {
 		return false
 	}
 	ip, head := f[etherLen:], 0
@@ -100,11 +112,19 @@ func (p *Port) multicast(f []byte, q *pkt.Packet) bool {
 	}
 	u := ip[head:]
 	n := int(binary.BigEndian.Uint16(u[4:]))
-	if binary.BigEndian.Uint16(u[2:]) != DefaultPort || n <= udpLen || n > len(u) || !p.groups.Has(q.Dst) {
+	if binary.BigEndian.Uint16(u[2:]) != DefaultPort || n <= udpLen || n > len(u) || n-udpLen > p.caps.PacketMax || !p.accepts(q.Dst) {
 		return false
 	}
 	q.SrcPort, q.Data = binary.BigEndian.Uint16(u), u[udpLen:n:n]
 	return true
+}
+
+// accepts says whether a packet to a is for the NIC: to one of its addresses, or to a group that it is in.
+func (p *Port) accepts(a netip.Addr) bool {
+	if a.IsMulticast() {
+		return p.groups.Has(a)
+	}
+	return slices.Contains(p.addrs, a)
 }
 
 // sum16 is the Internet checksum of b, not inverted.

@@ -2,6 +2,7 @@ package udp
 
 import (
 	"net/netip"
+	"slices"
 )
 
 // peers says where to send for an address of a NIC, and whose address a datagram came from.
@@ -12,7 +13,9 @@ type peers struct {
 	// byIP serves peers whose ports are not where they should be (taken, or behind a NAT). The zero Addr says that
 	// several NICs are there.
 	byIP map[netip.Addr]netip.Addr
-	macs map[[6]byte]rawAddr // learned from frames of host ports
+	// second has the addresses that a peer does not take a datagram to be for; see ownAddr.
+	second map[netip.Addr]*peer
+	macs   map[[6]byte]rawAddr // learned from frames of host ports
 }
 
 type peer struct {
@@ -56,10 +59,14 @@ func (t *peers) set(at netip.AddrPort, name rawAddr, addrs []netip.Addr) {
 
 func (t *peers) rebuild() {
 	t.to, t.from, t.byIP = map[netip.Addr]*peer{}, map[netip.AddrPort]netip.Addr{}, map[netip.Addr]netip.Addr{}
+	t.second = map[netip.Addr]*peer{}
 	for k, p := range t.list {
 		p.id = uint64(k)
 		for i, a := range p.addrs {
 			t.to[a] = p
+			if slices.ContainsFunc(p.addrs[:i], func(b netip.Addr) bool { return a.Is6() == b.Is6() }) {
+				t.second[a] = p
+			}
 			if i >= AddrsMax {
 				continue
 			}

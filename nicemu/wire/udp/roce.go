@@ -42,7 +42,8 @@ func crcOfDifference(bits uint16, n int) uint32 {
 	if bits == 0 || n > len(zeros) {
 		return 0
 	}
-	b := [2]byte{byte(bits >> 8), byte(bits)}
-	c := crc32.Update(^uint32(0), crc32.IEEETable, b[:]) // begins and ends inverted: a register of 0
-	return ^crc32.Update(c, crc32.IEEETable, zeros[:n])
+	c := uint32(0) // by hand, from a register of 0: a slice of a local would be allocated
+	c = crc32.IEEETable[byte(c)^byte(bits>>8)] ^ c>>8
+	c = crc32.IEEETable[byte(c)^byte(bits)] ^ c>>8
+	return ^crc32.Update(^c, crc32.IEEETable, zeros[:n])
 }

@@ -109,9 +109,61 @@ func TestMulticast(t *testing.T) {
 	}
 }
 
+// A datagram does not say which of a NIC's addresses it is for. Plain RoCEv2 to another than the first of its family arrives
+// all the same, with all that the ICRC covers.
+func TestPlainRoCESecondAddress(t *testing.T) {
+	a, b := pair(t, Options{})
+	d4, e4, d6 := netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("10.0.0.8"), netip.MustParseAddr("fd00::7")
+	b.SetAddrs([]netip.Addr{b4, d4, b6, e4, d6})
+	a.SetAddrs([]netip.Addr{a4, a6, c4})
+	if err := a.SetPeer(b.LocalAddr(), b4, d4, b6, e4, d6); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SetPeer(a.LocalAddr(), a4, a6, c4); err != nil {
+		t.Fatal(err)
+	}
+	long := func(src, dst netip.Addr) pkt.Packet { // the longest that there is
+		h := ib.Header{Op: ib.WriteOnlyImm, PKey: ib.PKeyDefault, DestQP: 17, Len: 4096}
+		k := h.Size()
+		q := pkt.Packet{Data: make([]byte, k+4096+icrcLen), Src: src, Dst: dst, SrcPort: 0xc077, TOS: 2, TTL: 9}
+		h.Put(q.Data)
+		var s ib.Summer
+		s.Seal(&q)
+		return q
+	}
+	out := []pkt.Packet{plain(t, 1000, a4, b4, 0xc001), plain(t, 1000, a4, d4, 0xc002), plain(t, 64, c4, e4, 0xc003), plain(t, 1000, a6, b6, 0xc004),
+		plain(t, 4096, a6, d6, 0xc005), long(a4, d4), long(a6, d6), plain(t, 1000, a4, b4, 0xc006)}
+	if n := a.TxBurst(0, out); n != len(out) {
+		t.Fatal(n)
+	}
+	left := map[netip.Addr]int{}
+	for _, q := range out {
+		left[q.Dst]++
+	}
+	var s ib.Summer
+	for _, q := range collect(t, b, len(out)) {
+		if left[q.Dst]--; q.Kind != pkt.RoCE || !s.Good(&q) || q.TOS != 2 {
+			t.Errorf("kind %v, %v → %v, TOS %d, ICRC good: %v", q.Kind, q.Src, q.Dst, q.TOS, s.Good(&q))
+		}
+	}
+	for d, n := range left {
+		if n != 0 {
+			t.Errorf("%d too few to %v", n, d)
+		}
+	}
+	one := []pkt.Packet{out[0]}
+	if n := testing.AllocsPerRun(100, func() { a.TxBurst(0, one) }); n != 0 {
+		t.Errorf("%v allocations, directly", n)
+	}
+	one[0] = out[1]
+	if n := testing.AllocsPerRun(100, func() { a.TxBurst(0, one) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // Frames of strangers never panic.
 func FuzzMulticast(f *testing.F) {
-	for _, d := range [][2]netip.Addr{{a4, group4}, {a6, group6}} {
+	for _, d := range [][2]netip.Addr{{a4, group4}, {a6, group6}, {b4, a4}, {b6, a6}} {
 		q := pkt.Packet{Src: d[0], Dst: d[1], Data: make([]byte, 40)}
 		head := etherLen + ipv4Len + udpLen
 		if d[1].Is6() {
@@ -121,11 +173,12 @@ func FuzzMulticast(f *testing.F) {
 		putFrame(b, head, &q)
 		f.Add(b)
 	}
-	p := &Port{}
+	p := &Port{addrs: []netip.Addr{a4, a6}}
+	p.caps.PacketMax = DefaultPacketMax
 	p.SetGroups([]netip.Addr{group4, group6})
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		var q pkt.Packet
-		if p.multicast(frame, &q) && (len(q.Data) == 0 || len(q.Data) > len(frame)) {
+		if p.inside(frame, &q) && (len(q.Data) == 0 || len(q.Data) > len(frame)) {
 			t.Error("data")
 		}
 	})

@@ -149,7 +149,8 @@ func (p *Port) begin(i int) {
 	}
 }
 
-// ownAddr guesses which of our addresses a packet was for: UDP does not carry it. The peer's family decides.
+// ownAddr guesses which of our addresses a packet was for: UDP does not carry it. The peer's family decides; plain RoCEv2 to
+// another address travels inside (mcast.go).
 func (p *Port) ownAddr(src netip.Addr) netip.Addr {
 	for _, a := range p.addrs {
 		if a.Is6() == src.Is6() {
@@ -165,17 +166,22 @@ func (p *Port) ownAddr(src netip.Addr) netip.Addr {
 // accept makes a packet of one segment of message i.
 func (p *Port) accept(q *pkt.Packet, data []byte, i int) bool {
 	*q = p.rx.head
+	tunnel := len(data) >= wire.BTHLen && data[0] == byte(wire.OpEthernet)
 	switch {
-	case len(data) > p.caps.PacketMax:
+	case len(data) > p.caps.PacketMax && !(tunnel && len(data) <= p.insideMax):
 		p.drops[dropTooLong]++
 		return false
-	case len(data) >= wire.BTHLen && data[0] == byte(wire.OpEthernet):
+	case tunnel:
 		if q.Data = p.untunnel(data, i); q.Data == nil {
 			p.drops[dropTunnel]++
 			return false
 		}
 		frame := q.Data
-		if !p.multicast(frame, q) {
+		if !p.inside(frame, q) {
+			if len(frame) > p.FrameMax() {
+				p.drops[dropTooLong]++
+				return false
+			}
 			*q = p.rx.head
 			q.Kind, q.Data = pkt.Ethernet, frame
 		}

@@ -28,7 +28,7 @@ type tunnel struct {
 	msg  [1]mmsghdr
 	iovs [3]unix.Iovec
 
-	frame [1 << 14]byte // of a multicast packet
+	frame [1 << 14]byte // of a packet inside
 }
 
 func (t *tunnel) init() {
@@ -54,11 +54,16 @@ func (p *Port) sendFrame(q *pkt.Packet) {
 		p.sendTunnel(&to, len(f))
 		return
 	}
+	p.flood(len(f))
+}
+
+// flood sends what is built, a frame of n bytes, to all peers.
+func (p *Port) flood(n int) {
 	if len(p.peers.list) == 0 {
 		p.drops[dropNoPeer]++
 	}
 	for _, to := range p.peers.list {
-		p.sendTunnel(&to.name, len(f))
+		p.sendTunnel(&to.name, n)
 	}
 }
 

@@ -122,7 +122,11 @@ func (p *Port) route(ps []pkt.Packet) int {
 			continue
 		}
 		if q.Dst.IsMulticast() && p.peers.to[q.Dst] == nil {
-			p.sendMulticast(q)
+			p.sendInside(q, nil)
+			continue
+		}
+		if to := p.peers.second[q.Dst]; to != nil && len(q.Data) > 0 && plainRoCE(q) {
+			p.sendInside(q, to)
 			continue
 		}
 		to, id, why := p.routeOne(q, &t.direct[n])

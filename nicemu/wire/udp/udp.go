@@ -40,6 +40,8 @@ const (
 	timerNoise = 2 * mono.Millisecond // of shared cores and the kernel's queues (protocol.md section 4)
 	socketBuf  = 8 << 20
 	outerMax   = 40 + 8 // IPv6 and UDP
+	// What a packet that travels inside has around it.
+	insideHeads = tunnelHead + etherLen + ipv6Len + udpLen + tunnelTail
 )
 
 // Options of a port. Zero values are the defaults.
@@ -83,7 +85,9 @@ type Port struct {
 	addrs   []netip.Addr
 	peers   peers
 	trains  bool
-	closed  bool
+	// Longest datagram with a packet inside: the headers come on top of it.
+	insideMax int
+	closed    bool
 
 	rx rxState
 	tx txState
@@ -143,6 +147,7 @@ func (p *Port) open(o Options) error {
 		Name: "udp:" + p.local.String(), Kind: "udp", PacketMax: min(o.PacketMax, mtu-outerMax),
 		TimerNoise: timerNoise, EthernetOK: true,
 	}
+	p.insideMax = min(p.caps.PacketMax+insideHeads, mtu-outerMax, len(p.tx.tun.frame))
 	if p.trains {
 		p.caps.Burst = train.Burst
 	}
