@@ -93,6 +93,7 @@ type QP struct {
 
 	flow    cc.DCQCN
 	paceAt  mono.Time // nothing of it goes before
+	waited  bool      // for paceAt, with something to send since
 	cnpDue  bool
 	cnpAt   mono.Time // when the last CNP was made
 	deadReq bool      // scratch of a transmission whose memory is gone
@@ -252,7 +253,7 @@ func (q *QP) release() {
 func (q *QP) clear() {
 	q.inc++
 	q.state, q.plane, q.shift, q.timeouts, q.left = StateReset, -1, 0, 0, 0
-	q.paceAt, q.cnpDue, q.cnpAt, q.flow, q.respTurn = 0, false, 0, cc.DCQCN{}, false
+	q.paceAt, q.waited, q.cnpDue, q.cnpAt, q.flow, q.respTurn = 0, false, false, 0, cc.DCQCN{}, false
 	q.req = requester{sq: q.req.sq, stop: never64}
 	q.rsp = responder{res: q.rsp.res}
 }

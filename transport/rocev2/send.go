@@ -84,9 +84,11 @@ func (e *Engine) transmitPlane(plane int, b *pkt.Batch) {
 		for q.left = 0; ; left-- {
 			kind, ok := q.nextToSend()
 			if !ok {
+				q.waited = false
 				break // blocked or done: an event or its timer brings it back
 			}
 			if kind != txDatagram && q.paceAt > e.now {
+				q.waited = true
 				q.retime()
 				break
 			}
@@ -165,8 +167,18 @@ func (q *QP) send(kind txKind, b *pkt.Batch) {
 	}
 	q.flow.OnSend(e.now, n)
 	if rate := q.flow.Rate(e.now); q.flow.Limited() {
-		q.paceAt = max(q.paceAt, e.now).Add(mono.Duration(float64(n) * 8e9 / rate))
+		q.paceAt = q.paceFrom().Add(mono.Duration(float64(n) * 8e9 / rate))
 	}
+}
+
+// paceFrom is when the packet in hand might have gone. A loop that comes late by the wire's timing noise is made up for, as
+// otherwise each wait would cost as much again; time in which there was nothing to send is not.
+func (q *QP) paceFrom() mono.Time {
+	now := q.e.now
+	if !q.waited {
+		return max(q.paceAt, now)
+	}
+	return max(q.paceAt, now.Add(-q.e.cfg.Planes[q.plane].TimerNoise))
 }
 
 // charge lets the time pass that a packet of n bytes takes at its plane's rate. It returns its bytes on the wire: none
