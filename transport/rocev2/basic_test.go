@@ -7,6 +7,7 @@ import (
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/transporttest"
 )
 
 // TestOps: every opcode once, of lengths around the MTU.
@@ -16,10 +17,10 @@ func TestOps(t *testing.T) {
 			w := newWorld(config{link: usual(), v6: v6})
 			a, b := w.nodes[0], w.nodes[1]
 			p, q := w.connect(a, b, options{mtu: 1024, psn: 0xFFFFFE})
-			for i := range a.mem {
-				a.mem[i] = byte(i * 7 >> 3)
+			for i := range a.Mem {
+				a.Mem[i] = byte(i * 7 >> 3)
 			}
-			b.keys[9] = key{0, 1, true, true, true}
+			b.Keys[9] = transporttest.Key{Lo: 0, Hi: 1, Write: true, Read: true, Atomic: true}
 			for i := range 4 {
 				q.recv(uint64(i), 0x100000+uint64(i)*0x10000, 0x10000)
 			}
@@ -31,7 +32,7 @@ func TestOps(t *testing.T) {
 			p.send(wr{id: 6, op: transport.OpRead, local: 0x300000, n: n, remote: 0x200000, key: 7, flags: transport.FlagFence})
 			p.send(wr{id: 7, op: transport.OpFetchAdd, local: 0x380000, n: 8, remote: 0x400 << 4, key: 7, compare: 5})
 			p.send(wr{id: 8, op: transport.OpCmpSwap, local: 0x380008, n: 8, remote: 0x400 << 4, key: 7, compare: 6, swap: 99})
-			binary.LittleEndian.PutUint64(b.mem[0x4000:], 1)
+			binary.LittleEndian.PutUint64(b.Mem[0x4000:], 1)
 			w.mustRun(t, 10*mono.Millisecond, func() bool { return len(p.sends) == 8 })
 			for i, c := range p.sends {
 				if c.status != transport.OK || c.id != uint64(i+1) {
@@ -51,25 +52,25 @@ func TestOps(t *testing.T) {
 				}
 			}
 			same := func(what string, at, from uint64, m []byte) {
-				if !bytes.Equal(m[at:at+uint64(n)], a.mem[from:from+uint64(n)]) {
+				if !bytes.Equal(m[at:at+uint64(n)], a.Mem[from:from+uint64(n)]) {
 					t.Errorf("length %d: %s differs", n, what)
 				}
-				if m[at+uint64(n)] != 0 && at >= 0x100000 && &m[0] != &a.mem[0] {
+				if m[at+uint64(n)] != 0 && at >= 0x100000 && &m[0] != &a.Mem[0] {
 					t.Errorf("length %d: %s wrote beyond its end", n, what)
 				}
 			}
-			same("SEND", 0x100000, 5, b.mem)
-			same("SEND_IMM", 0x110000, 6, b.mem)
-			same("SEND_INV", 0x130000, 9, b.mem)
-			same("WRITE", 0x200000, 7, b.mem)
-			same("WRITE_IMM", 0x210000, 8, b.mem)
-			same("READ", 0x300000, 7, a.mem)
-			if _, there := b.keys[9]; there {
+			same("SEND", 0x100000, 5, b.Mem)
+			same("SEND_IMM", 0x110000, 6, b.Mem)
+			same("SEND_INV", 0x130000, 9, b.Mem)
+			same("WRITE", 0x200000, 7, b.Mem)
+			same("WRITE_IMM", 0x210000, 8, b.Mem)
+			same("READ", 0x300000, 7, a.Mem)
+			if _, there := b.Keys[9]; there {
 				t.Error("key is still valid")
 			}
 			u := func(m []byte, at int) uint64 { return binary.LittleEndian.Uint64(m[at:]) }
-			if u(a.mem, 0x380000) != 1 || u(a.mem, 0x380008) != 6 || u(b.mem, 0x4000) != 99 {
-				t.Errorf("atomics: %d %d %d", u(a.mem, 0x380000), u(a.mem, 0x380008), u(b.mem, 0x4000))
+			if u(a.Mem, 0x380000) != 1 || u(a.Mem, 0x380008) != 6 || u(b.Mem, 0x4000) != 99 {
+				t.Errorf("atomics: %d %d %d", u(a.Mem, 0x380000), u(a.Mem, 0x380008), u(b.Mem, 0x4000))
 			}
 			if a.e.C.Retransmits != 0 || a.e.InFlight() != 0 {
 				t.Errorf("%d retransmits", a.e.C.Retransmits)

@@ -34,22 +34,22 @@ func TestFaults(t *testing.T) {
 		{name: "bad receive", wr: wr{op: transport.OpSend, n: n}, prep: func(_, q *qp) { q.recvs[2].Fail = transport.LocProtErr },
 			want: transport.RemOpErr, there: transport.LocProtErr, recv: transport.LocProtErr},
 		{name: "receive gone", wr: wr{op: transport.OpSend, n: n}, prep: func(_, q *qp) {
-			q.n.fault = func(op *transport.MemOp) bool {
+			q.n.Fault = func(op *transport.MemOp) bool {
 				return op.Kind == transport.MemScatter && op.Recv.ID == 2 && op.Off > 0
 			}
 		}, want: transport.RemOpErr, there: transport.LocProtErr, recv: transport.LocProtErr},
 		{name: "invalidate", wr: wr{op: transport.OpSendInv, n: n, imm: 9}, prep: func(_, q *qp) {
-			q.n.fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemInvalidate }
+			q.n.Fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemInvalidate }
 		}, want: transport.RemAccessErr, there: transport.RemAccessErr, recv: transport.WRFlushErr},
 		{name: "own list", wr: wr{op: transport.OpWrite, n: n, key: 7, fail: transport.LocProtErr}, want: transport.LocProtErr, recv: transport.OK},
 		{name: "own memory", wr: wr{op: transport.OpWrite, n: n, key: 7}, prep: func(p, _ *qp) {
-			p.n.fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemGather && op.WR.ID == 4 && op.Off > 0 }
+			p.n.Fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemGather && op.WR.ID == 4 && op.Off > 0 }
 		}, want: transport.LocProtErr, recv: transport.OK},
 		{name: "landing", wr: wr{op: transport.OpRead, n: n, key: 7}, prep: func(p, _ *qp) {
-			p.n.fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemLand && op.WR.ID == 4 && op.Off > 0 }
+			p.n.Fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemLand && op.WR.ID == 4 && op.Off > 0 }
 		}, want: transport.LocProtErr, recv: transport.OK},
 		{name: "read gone", wr: wr{op: transport.OpRead, n: n, key: 7, remote: 64}, prep: func(_, q *qp) {
-			q.n.fault = func(op *transport.MemOp) bool {
+			q.n.Fault = func(op *transport.MemOp) bool {
 				return op.Kind == transport.MemRead && op.Addr > 64+1024 && op.Addr < 9000
 			}
 		}, want: transport.RemAccessErr, there: transport.RemAccessErr, recv: anyStatus}, // what follows a READ may run before it

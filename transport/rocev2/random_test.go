@@ -60,16 +60,16 @@ const (
 func newMix(seed uint64, l link.Spec, planes, pairs int, o options, engine func(*rocev2.Config)) *mix {
 	m := &mix{w: newWorld(config{seed: seed, link: l, planes: planes, memory: (2*pairs + 1) * areaSize, engine: engine}), r: rng.New(seed, "mix")}
 	for _, n := range m.w.nodes {
-		for i := 0; i < len(n.mem); i += 8 {
-			binary.LittleEndian.PutUint64(n.mem[i:], m.r.Uint64())
+		for i := 0; i < len(n.Mem); i += 8 {
+			binary.LittleEndian.PutUint64(n.Mem[i:], m.r.Uint64())
 		}
 	}
 	for i := range pairs {
 		p, q := m.w.connect(m.w.nodes[0], m.w.nodes[1], o)
 		for j, x := range [][2]*qp{{p, q}, {q, p}} {
 			f := &flow{p: x[0], q: x[1], base: uint64(2*i+j) * areaSize}
-			f.model = bytes.Clone(f.q.n.mem[f.base+areaWindow:][:1<<17])
-			clear(f.q.n.mem[f.base+counterAt:][:8])
+			f.model = bytes.Clone(f.q.n.Mem[f.base+areaWindow:][:1<<17])
+			clear(f.q.n.Mem[f.base+counterAt:][:8])
 			m.flows = append(m.flows, f)
 		}
 	}
@@ -90,7 +90,7 @@ func (m *mix) post(f *flow, rnr bool) {
 	if m.r.Chance(0.1) {
 		x.flags |= transport.FlagFence
 	}
-	data := f.p.n.mem[src : src+uint64(n)]
+	data := f.p.n.Mem[src : src+uint64(n)]
 	at := uint64(m.r.IntN(1<<17 - maxLen))
 	land := f.base + areaLand + uint64(f.posted)*2048
 	switch {
@@ -164,13 +164,13 @@ func (m *mix) check(t *testing.T) {
 		if len(f.q.received) != len(f.recvs) {
 			t.Fatalf("seed %d flow %d: %d of %d received", seed, fi, len(f.q.received), len(f.recvs))
 		}
-		mem := f.q.n.mem
+		mem := f.q.n.Mem
 		for i, c := range f.q.received {
 			x := f.recvs[i]
 			if c.id != uint64(i) || c.status != transport.OK || c.op != x.op || c.n != x.n || c.imm != x.imm {
 				t.Fatalf("seed %d flow %d: receive %d: %+v, want %+v", seed, fi, i, c, x)
 			}
-			if x.at != 0 && !bytes.Equal(mem[x.at:x.at+uint64(x.n)], f.p.n.mem[x.src:x.src+uint64(x.n)]) {
+			if x.at != 0 && !bytes.Equal(mem[x.at:x.at+uint64(x.n)], f.p.n.Mem[x.src:x.src+uint64(x.n)]) {
 				t.Fatalf("seed %d flow %d: receive %d: wrong bytes", seed, fi, i)
 			}
 		}
@@ -179,7 +179,7 @@ func (m *mix) check(t *testing.T) {
 		}
 		last := uint64(0)
 		for i, at := range f.atomics {
-			if v := u64(f.p.n.mem, at); i > 0 && v <= last || i == 0 && v != 0 {
+			if v := u64(f.p.n.Mem, at); i > 0 && v <= last || i == 0 && v != 0 {
 				t.Fatalf("seed %d flow %d: atomic %d returned %d after %d", seed, fi, i, v, last)
 			} else {
 				last = v
@@ -189,7 +189,7 @@ func (m *mix) check(t *testing.T) {
 			t.Fatalf("seed %d flow %d: window differs", seed, fi)
 		}
 		for i, x := range f.reads {
-			if !bytes.Equal(f.p.n.mem[x.local:x.local+x.n], mem[x.remote:x.remote+x.n]) {
+			if !bytes.Equal(f.p.n.Mem[x.local:x.local+x.n], mem[x.remote:x.remote+x.n]) {
 				t.Fatalf("seed %d flow %d: READ %d differs", seed, fi, i)
 			}
 		}

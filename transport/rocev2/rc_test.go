@@ -12,6 +12,7 @@ import (
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/rocev2"
+	"github.com/metaroce/metaroce/transport/transporttest"
 	"github.com/metaroce/metaroce/transport/wire/ib"
 )
 
@@ -42,16 +43,16 @@ func TestAtomics(t *testing.T) {
 		}
 		return true
 	})
-	if n := u64(b.mem, 0x100); n != 3*each {
+	if n := u64(b.Mem, 0x100); n != 3*each {
 		t.Errorf("counter %d, want %d", n, 3*each)
 	}
-	if n := u64(b.mem, 0x200); n != each {
+	if n := u64(b.Mem, 0x200); n != each {
 		t.Errorf("swapped up to %d, want %d", n, each)
 	}
 	seen := map[uint64]bool{}
 	for i := range 3 {
 		for k := range each {
-			v := u64(a.mem, uint64(0x10000*(i+1)+8*k))
+			v := u64(a.Mem, uint64(0x10000*(i+1)+8*k))
 			if seen[v] || v >= 3*each {
 				t.Fatalf("value %d seen twice or never was", v)
 			}
@@ -81,7 +82,7 @@ func TestStates(t *testing.T) {
 	w.mustRun(t, mono.Millisecond, func() bool { return len(p.sends) == 2 })
 
 	// Fence: the SEND is not begun before the READ has come.
-	a.keys[7] = key{0, 4 << 20, true, true, true}
+	a.Keys[7] = transporttest.Key{Lo: 0, Hi: 4 << 20, Write: true, Read: true, Atomic: true}
 	var first [2]mono.Time
 	w.tap = func(src, _, _ int, x *pkt.Packet) bool {
 		var h ib.Header
@@ -358,10 +359,10 @@ func TestLoopback(t *testing.T) {
 	a := w.nodes[0]
 	p, q := w.connect(a, a, options{})
 	q.recv(1, 0x100000, 100_000)
-	copy(a.mem, "to ourselves")
+	copy(a.Mem, "to ourselves")
 	p.send(wr{id: 1, op: transport.OpSend, n: 100_000})
 	w.mustRun(t, mono.Millisecond, func() bool { return len(p.sends) == 1 && len(q.received) == 1 })
-	if !bytes.Equal(a.mem[:100_000], a.mem[0x100000:0x100000+100_000]) {
+	if !bytes.Equal(a.Mem[:100_000], a.Mem[0x100000:0x100000+100_000]) {
 		t.Error("wrong bytes")
 	}
 }
@@ -401,7 +402,7 @@ func TestRawPackets(t *testing.T) {
 		b := w.nodes[1]
 		p, q := w.connect(w.nodes[0], b, options{mtu: 256, rd: 3, timeout: 8, sq: 16})
 		u := b.newUD(qkey)
-		b.keys[7] = key{0x1000, 0x2000, true, true, true}
+		b.Keys[7] = transporttest.Key{Lo: 0x1000, Hi: 0x2000, Write: true, Read: true, Atomic: true}
 		for i := range 5 {
 			q.recv(uint64(i), 0x8000, 500)
 			u.recv(uint64(i), 0x9000, 500)
@@ -434,7 +435,7 @@ func TestRawPackets(t *testing.T) {
 		p.ToError(w.now)
 		w.run(mono.Millisecond)
 		for i := 0x3000; i < 0x8000; i++ {
-			if b.mem[i] != 0 {
+			if b.Mem[i] != 0 {
 				t.Fatalf("seed %d: byte %#x written", seed, i)
 			}
 		}

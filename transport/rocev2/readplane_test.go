@@ -30,7 +30,7 @@ func TestReadMoves(t *testing.T) {
 		w.connect(a, b, options{}) // numbers that hash elsewhere
 		p, _ := w.connect(a, b, options{mtu: 1024, rd: 4})
 		for i := range size {
-			b.mem[size+i] = byte(uint64(i*7+i>>10) + seed)
+			b.Mem[size+i] = byte(uint64(i*7+i>>10) + seed)
 		}
 		p.send(wr{id: 1, op: transport.OpRead, local: 0, remote: size, n: size, key: 7})
 		for i := range 6 {
@@ -47,7 +47,7 @@ func TestReadMoves(t *testing.T) {
 			w.setLink(1, 0, plane, l)
 		}
 		w.mustRun(t, 10*second, func() bool { return len(p.sends) == 1 })
-		if c := p.sends[0]; c.status != transport.OK || !bytes.Equal(a.mem[:size], b.mem[size:]) {
+		if c := p.sends[0]; c.status != transport.OK || !bytes.Equal(a.Mem[:size], b.Mem[size:]) {
 			t.Errorf("seed %d: %v, %d dropped duplicates", seed, c.status, b.e.C.DropDuplicate)
 		}
 		if n := b.e.C.DropDuplicate; n > 0 {

@@ -46,7 +46,7 @@ func TestUD(t *testing.T) {
 		a, b := w.nodes[0], w.nodes[1]
 		p, q := a.newUD(1), b.newUD(qkey)
 		for i := range 9000 {
-			a.mem[i] = byte(i * 3)
+			a.Mem[i] = byte(i * 3)
 		}
 		var seen pkt.Packet
 		w.tap = func(_, _, _ int, x *pkt.Packet) bool { seen = *x; return true }
@@ -60,15 +60,15 @@ func TestUD(t *testing.T) {
 			if c != (completion{id: uint64(i), op: transport.OpSendImm, n: n + 40, imm: 77, src: p.Number(), grh: true, se: true}) {
 				t.Errorf("%+v", c)
 			}
-			if !bytes.Equal(b.mem[at+40:at+40+uint64(n)], a.mem[3:3+n]) {
+			if !bytes.Equal(b.Mem[at+40:at+40+uint64(n)], a.Mem[3:3+n]) {
 				t.Errorf("length %d: wrong bytes", n)
 			}
 			var grh [40]byte
 			ib.PutGRH(grh[:], &seen)
-			if !bytes.Equal(b.mem[at:at+40], grh[:]) {
-				t.Errorf("route header %x, want %x", b.mem[at:at+40], grh)
+			if !bytes.Equal(b.Mem[at:at+40], grh[:]) {
+				t.Errorf("route header %x, want %x", b.Mem[at:at+40], grh)
 			}
-			ip := b.mem[at : at+40]
+			ip := b.Mem[at : at+40]
 			if v6 {
 				if ip[0]>>4 != 6 || ip[7] != 9 || !bytes.Equal(ip[8:24], a.addr.AsSlice()) || binary.BigEndian.Uint32(ip)&0xfffff != 0x12345 {
 					t.Errorf("route header %x", ip)
@@ -141,7 +141,7 @@ func TestUDRules(t *testing.T) {
 	}
 	// Memory that is gone, at either end.
 	s := a.newUD(qkey)
-	a.fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemGather && op.WR.ID == 2 }
+	a.Fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemGather && op.WR.ID == 2 }
 	for i := range 3 {
 		s.sendTo(wr{id: uint64(i + 1), n: 8}, q.dest(qkey))
 	}
@@ -149,7 +149,7 @@ func TestUDRules(t *testing.T) {
 	if len(s.sends) != 3 || s.sends[0].status != transport.OK || s.sends[1].status != transport.LocProtErr || s.sends[2].status != transport.WRFlushErr {
 		t.Errorf("%+v", s.sends)
 	}
-	b.fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemScatter }
+	b.Fault = func(op *transport.MemOp) bool { return op.Kind == transport.MemScatter }
 	n := len(q.received)
 	q.recv(5, 0, 100)
 	q.recv(6, 0, 100)
@@ -197,7 +197,7 @@ func TestMulticast(t *testing.T) {
 		}
 	}
 	d := transport.UDDest{Remote: group, QPN: ib.MulticastQPN, QKey: qkey, HopLimit: 1}
-	copy(w.nodes[0].mem, "multicast")
+	copy(w.nodes[0].Mem, "multicast")
 	p.sendTo(wr{n: 9}, d)
 	w.run(20 * mono.Microsecond)
 	for i, q := range members {
@@ -205,7 +205,7 @@ func TestMulticast(t *testing.T) {
 		if i < 4 {
 			want = 1
 		}
-		if len(q.received) != want || want == 1 && string(q.n.mem[0x1000*(i+1)+40:][:9]) != "multicast" {
+		if len(q.received) != want || want == 1 && string(q.n.Mem[0x1000*(i+1)+40:][:9]) != "multicast" {
 			t.Errorf("member %d: %+v", i, q.received)
 		}
 	}

@@ -1,7 +1,6 @@
 package rocev2_test
 
 import (
-	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 	"net/netip"
@@ -12,6 +11,7 @@ import (
 	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/rocev2"
+	"github.com/metaroce/metaroce/transport/transporttest"
 )
 
 const (
@@ -48,22 +48,15 @@ type hop struct {
 }
 
 type node struct {
-	w     *world
-	i     int
-	addr  netip.Addr
-	e     *rocev2.Engine
-	mem   []byte
-	keys  map[uint32]key
+	w    *world
+	i    int
+	addr netip.Addr
+	e    *rocev2.Engine
+	transporttest.Memory
 	qps   []*qp
 	batch *pkt.Batch
 	rx    []pkt.Packet
 	done  []link.Handle
-	fault func(op *transport.MemOp) bool
-}
-
-type key struct {
-	lo, hi              uint64
-	write, read, atomic bool
 }
 
 type qp struct {
@@ -94,12 +87,12 @@ func newWorld(c config) *world {
 	c.nodes, c.planes, c.memory = max(c.nodes, 2), max(c.planes, 1), max(c.memory, 4<<20)
 	w := &world{now: 1_000_000, cfg: c}
 	for i := range c.nodes {
-		n := &node{w: w, i: i, addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), mem: make([]byte, c.memory), keys: map[uint32]key{},
+		n := &node{w: w, i: i, addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Memory: transporttest.Memory{Mem: make([]byte, c.memory), Keys: map[uint32]transporttest.Key{}},
 			batch: pkt.NewBatch(pkt.Burst, packetMax), rx: make([]pkt.Packet, 0, pkt.Burst)}
 		if c.v6 {
 			n.addr = netip.AddrFrom16([16]byte{0xfd, 15: byte(i + 1)})
 		}
-		n.keys[7] = key{0, uint64(c.memory), true, true, true}
+		n.Keys[7] = transporttest.Key{Lo: 0, Hi: uint64(c.memory), Write: true, Read: true, Atomic: true}
 		ec := rocev2.Config{Seed: c.seed, Addrs: []netip.Addr{n.addr}}
 		for range c.planes {
 			ec.Planes = append(ec.Planes, rocev2.PlaneConfig{PacketMax: packetMax, RateBps: c.link.RateBps})
@@ -259,97 +252,7 @@ func (w *world) send(n *node, p *pkt.Packet) {
 // host is a node's memory and queues as the engine sees them.
 type host struct{ n *node }
 
-func (h host) DMA(ops []transport.MemOp) {
-	var bad uint32
-	for i := range ops {
-		op := &ops[i]
-		op.Err = transport.MemOK
-		if op.Chain != 0 && op.Chain == bad {
-			op.Err = transport.MemSkipped
-			continue
-		}
-		if op.Err = h.one(op); op.Err != transport.MemOK && op.Chain != 0 {
-			bad = op.Chain
-		}
-	}
-}
-
-func (h host) one(op *transport.MemOp) transport.MemErr {
-	if h.n.fault != nil && h.n.fault(op) {
-		return transport.MemFault
-	}
-	m := h.n.mem
-	switch op.Kind {
-	case transport.MemGather:
-		if op.WR.Inline != nil {
-			copy(op.Buf, op.WR.Inline[op.Off:])
-			return transport.MemOK
-		}
-		return walk(m, op.WR.SGE, op.Off, op.Buf, false)
-	case transport.MemLand:
-		return walk(m, op.WR.SGE, op.Off, op.Buf, true)
-	case transport.MemScatter:
-		return walk(m, op.Recv.SGE, op.Off, op.Buf, true)
-	case transport.MemInvalidate:
-		delete(h.n.keys, op.RKey)
-		return transport.MemOK
-	default:
-	}
-	k, ok := h.n.keys[op.RKey]
-	n := uint64(len(op.Buf))
-	atomic := op.Kind == transport.MemCmpSwap || op.Kind == transport.MemFetchAdd
-	if atomic {
-		n = 8
-	} else if op.Kind == transport.MemCheckRead {
-		n = op.Swap
-	}
-	if !ok || op.Addr < k.lo || op.Addr+n > k.hi || op.Addr+n < op.Addr ||
-		op.Kind == transport.MemWrite && !k.write || (op.Kind == transport.MemRead || op.Kind == transport.MemCheckRead) && !k.read || atomic && !k.atomic {
-		return transport.MemAccess
-	}
-	switch op.Kind {
-	case transport.MemCheckRead:
-	case transport.MemWrite:
-		copy(m[op.Addr:], op.Buf)
-	case transport.MemRead:
-		copy(op.Buf, m[op.Addr:])
-	default:
-		if op.Addr%8 != 0 {
-			return transport.MemInvalid
-		}
-		p := m[op.Addr:][:8]
-		op.Result = binary.LittleEndian.Uint64(p)
-		if op.Kind == transport.MemFetchAdd {
-			binary.LittleEndian.PutUint64(p, op.Result+op.Swap)
-		} else if op.Result == op.Compare {
-			binary.LittleEndian.PutUint64(p, op.Swap)
-		}
-	}
-	return transport.MemOK
-}
-
-// walk copies between buf and the pieces of list that bytes off … off+len(buf) fall into.
-func walk(m []byte, list []transport.SGE, off uint32, buf []byte, in bool) transport.MemErr {
-	for _, s := range list {
-		if off >= s.Length {
-			off -= s.Length
-			continue
-		}
-		n := min(int(s.Length-off), len(buf))
-		if a := s.Addr + uint64(off); in {
-			copy(m[a:], buf[:n])
-		} else {
-			copy(buf[:n], m[a:])
-		}
-		if buf, off = buf[n:], 0; len(buf) == 0 {
-			return transport.MemOK
-		}
-	}
-	if len(buf) > 0 {
-		return transport.MemAccess
-	}
-	return transport.MemOK
-}
+func (h host) DMA(ops []transport.MemOp) { h.n.DMA(ops) }
 
 func (h host) TakeRecv(o any) *transport.RecvWR {
 	q := o.(*qp)
@@ -382,7 +285,7 @@ func (h host) SendDone(o any, wr *transport.SendWR, s transport.Status) {
 func (h host) RecvDone(o any, r *transport.RecvWR, i transport.RecvInfo) {
 	q := o.(*qp)
 	if i.Inline != nil {
-		walk(h.n.mem, r.SGE, 0, i.Inline, true)
+		h.n.Scatter(r.SGE, 0, i.Inline)
 	}
 	c := completion{id: r.ID, status: i.Status, op: i.Op, n: i.Length, imm: i.Imm, src: i.SrcQP, at: h.n.w.now, grh: i.GRH, se: i.Solicited}
 	if q.onRecv != nil {

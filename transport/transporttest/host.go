@@ -1,9 +1,6 @@
 package transporttest
 
 import (
-	"encoding/binary"
-	"slices"
-
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/metaroce"
 )
@@ -11,100 +8,8 @@ import (
 // host is a node's memory and queues as the engine sees them.
 type host struct{ n *Node }
 
-// DMA implements transport.Host over the node's plain memory.
-func (h host) DMA(ops []transport.MemOp) {
-	var bad []uint32 // chains that failed
-	for i := range ops {
-		op := &ops[i]
-		op.Err = transport.MemOK
-		if slices.Contains(bad, op.Chain) {
-			op.Err = transport.MemSkipped
-			continue
-		}
-		op.Err = h.one(op)
-		if h.n.After != nil {
-			h.n.After(op)
-		}
-		if op.Err != transport.MemOK && op.Chain != 0 {
-			bad = append(bad, op.Chain)
-		}
-	}
-}
-
-func (h host) one(op *transport.MemOp) transport.MemErr {
-	if h.n.Fault != nil && h.n.Fault(op) {
-		return transport.MemFault
-	}
-	m := h.n.Mem
-	switch op.Kind {
-	case transport.MemGather:
-		if op.WR.Inline != nil {
-			copy(op.Buf, op.WR.Inline[op.Off:])
-			return transport.MemOK
-		}
-		return walk(op.WR.SGE, op.Off, op.Buf, func(a uint64, b []byte) { copy(b, m[a:]) })
-	case transport.MemLand:
-		return walk(op.WR.SGE, op.Off, op.Buf, func(a uint64, b []byte) { copy(m[a:], b) })
-	case transport.MemScatter:
-		return walk(op.Recv.SGE, op.Off, op.Buf, func(a uint64, b []byte) { copy(m[a:], b) })
-	case transport.MemInvalidate:
-		delete(h.n.Keys, op.RKey)
-		return transport.MemOK
-	default: // remote memory, under a key
-	}
-	k, ok := h.n.Keys[op.RKey]
-	n := uint64(len(op.Buf))
-	atomic := op.Kind == transport.MemCmpSwap || op.Kind == transport.MemFetchAdd
-	if atomic {
-		n = 8
-	} else if op.Kind == transport.MemCheckRead || op.Kind == transport.MemCheckWrite {
-		n = op.Swap
-	}
-	if !ok || op.Addr < k.Lo || op.Addr+n > k.Hi || op.Addr+n < op.Addr ||
-		(op.Kind == transport.MemWrite || op.Kind == transport.MemCheckWrite) && !k.Write || (op.Kind == transport.MemRead || op.Kind == transport.MemCheckRead) && !k.Read || atomic && !k.Atomic {
-		return transport.MemAccess
-	}
-	shift := h.n.Shift[op.RKey]
-	switch op.Kind {
-	case transport.MemCheckRead, transport.MemCheckWrite:
-	case transport.MemWrite:
-		copy(m[op.Addr+shift:], op.Buf)
-	case transport.MemRead:
-		copy(op.Buf, m[op.Addr+shift:])
-	default:
-		if op.Addr%8 != 0 {
-			return transport.MemInvalid
-		}
-		p := m[op.Addr+shift:][:8]
-		op.Result = binary.LittleEndian.Uint64(p)
-		if op.Kind == transport.MemFetchAdd {
-			binary.LittleEndian.PutUint64(p, op.Result+op.Swap)
-		} else if op.Result == op.Compare {
-			binary.LittleEndian.PutUint64(p, op.Swap)
-		}
-	}
-	return transport.MemOK
-}
-
-// walk applies f to the pieces of list that bytes off … off+len(buf) fall into.
-func walk(list []transport.SGE, off uint32, buf []byte, f func(addr uint64, b []byte)) transport.MemErr {
-	for _, s := range list {
-		if off >= s.Length {
-			off -= s.Length
-			continue
-		}
-		n := min(int(s.Length-off), len(buf))
-		f(s.Addr+uint64(off), buf[:n])
-		buf, off = buf[n:], 0
-		if len(buf) == 0 {
-			return transport.MemOK
-		}
-	}
-	if len(buf) > 0 {
-		return transport.MemAccess
-	}
-	return transport.MemOK
-}
+// DMA implements transport.Host.
+func (h host) DMA(ops []transport.MemOp) { h.n.DMA(ops) }
 
 // TakeRecv implements transport.Host.
 func (h host) TakeRecv(o any) *transport.RecvWR {
@@ -143,7 +48,7 @@ func (h host) SendDone(o any, wr *transport.SendWR, s transport.Status) {
 func (h host) RecvDone(o any, r *transport.RecvWR, i transport.RecvInfo) {
 	q := o.(*QP)
 	if i.Inline != nil {
-		walk(r.SGE, 0, i.Inline, func(a uint64, b []byte) { copy(h.n.Mem[a:], b) })
+		h.n.Scatter(r.SGE, 0, i.Inline)
 	}
 	c := Completion{ID: r.ID, Status: i.Status, Op: i.Op, Len: i.Length, Imm: i.Imm, At: h.n.W.Now, SE: i.Solicited}
 	q.Received = append(q.Received, c)

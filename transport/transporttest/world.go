@@ -51,26 +51,15 @@ type hop struct {
 
 // Node is one NIC and its program.
 type Node struct {
-	W     *World
-	I     int
-	Addr  netip.Addr
-	E     *metaroce.Engine
-	Mem   []byte
-	Keys  map[uint32]Key
-	Shift map[uint32]uint64 // by key: what an address lacks to the place in Mem
+	W    *World
+	I    int
+	Addr netip.Addr
+	E    *metaroce.Engine
+	Memory
 	QPs   []*QP
 	batch *pkt.Batch
 	rx    []pkt.Packet
 	Log   []transport.Event
-	Fault func(op *transport.MemOp) bool // true: this operation's memory is gone
-	After func(op *transport.MemOp)      // looks at memory after each operation
-}
-
-// Key is registered memory.
-type Key struct {
-	Lo, Hi              uint64
-	Write, Read, Atomic bool
-	Relaxed             bool
 }
 
 // QP is a queue pair of a node with its receive queue and what completed.
@@ -132,7 +121,7 @@ func New(c Config) *World {
 }
 
 func (w *World) newNode(i int, instance uint64) *Node {
-	n := &Node{W: w, I: i, Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Mem: make([]byte, w.cfg.Memory), Keys: map[uint32]Key{},
+	n := &Node{W: w, I: i, Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), Memory: Memory{Mem: make([]byte, w.cfg.Memory), Keys: map[uint32]Key{}},
 		batch: pkt.NewBatch(pkt.Burst, PacketMax), rx: make([]pkt.Packet, 0, pkt.Burst)}
 	n.Start(instance)
 	return n
