@@ -307,7 +307,7 @@ func (q *QP) completeRecv(x *slot) {
 }
 
 func (e *Engine) invalidate(q *QP, rkey uint32) transport.MemErr {
-	var op [1]transport.MemOp
+	op := &e.out.inv // a slice of its own would be made with each call
 	op[0] = transport.MemOp{Kind: transport.MemInvalidate, QP: q.owner, RKey: rkey}
 	e.host.DMA(op[:])
 	return op[0].Err
