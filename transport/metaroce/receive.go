@@ -49,6 +49,7 @@ type rx struct {
 	tx      tx
 
 	committing bool
+	inv        [1]transport.MemOp
 }
 
 const (
