@@ -154,6 +154,17 @@ func (l *Link) Backlog(now mono.Time) int {
 	return int(float64(l.busy-now) * float64(l.spec.RateBps) / 8e9)
 }
 
+// Use takes the transmitter for bytes of another class, which pass this one's queue.
+func (l *Link) Use(now mono.Time, bytes int) {
+	if l.spec.RateBps == 0 || l.spec.Down {
+		return
+	}
+	if l.busy < now {
+		l.busy, l.rem = now, 0
+	}
+	l.serialise(bytes)
+}
+
 // serialise lets the transmitter work on bytes more.
 func (l *Link) serialise(bytes int) {
 	v := uint64(bytes)*8e9 + l.rem

@@ -256,6 +256,7 @@ func (w *World) launch(x *wire, i int32) {
 	l := x.l
 	if q.p.TOS>>2 == controlClass {
 		l = x.first
+		x.l.Use(w.Now, len(q.buf)+outer) // it goes before, and the others wait for it
 	}
 	if l.Send(w.Now, link.Handle(i), len(q.buf)+outer, q.p.TOS&pkt.ECNMask != 0) != link.Queued {
 		w.free = append(w.free, i)

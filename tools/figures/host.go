@@ -41,12 +41,18 @@ func (h *Host) take(p *pkt.Packet) {
 	h.E.HandlePackets(h.w.Now, h.rx)
 }
 
-// step runs timers and sends what may go. A NIC does not take more from its engine than a little ahead of the wire.
+// step runs timers and sends what may go. A NIC does not take more from its engine than a little ahead of each wire.
 func (h *Host) step() {
 	h.E.HandleTimers(h.w.Now)
 	at := mono.Never
 	for {
-		if at = h.full(); at != mono.Never {
+		var full uint32
+		if full, at = h.full(); full == 1<<h.w.t.Planes-1 {
+			break
+		}
+		if b, ok := h.E.(interface{ SetBusy(planes uint32) }); ok {
+			b.SetBusy(full)
+		} else if full>>h.plane&1 != 0 {
 			break
 		}
 		h.batch.Reset()
@@ -64,13 +70,16 @@ func (h *Host) step() {
 	}
 }
 
-// full says until when the plane that was sent on last takes no more, or Never.
-func (h *Host) full() mono.Time {
-	x := h.w.up[h.i][h.plane].l
-	if n := x.Backlog(h.w.Now) - ahead; n > 0 {
-		return h.w.Now.Add(mono.Duration(float64(n)*8e9/float64(h.w.t.RateBps)) + 1)
+// full says which planes take no more, a bit each, and when the first of them will, or Never.
+func (h *Host) full() (planes uint32, at mono.Time) {
+	at = mono.Never
+	for i, x := range h.w.up[h.i] {
+		if n := x.l.Backlog(h.w.Now) - ahead; n > 0 {
+			planes |= 1 << i
+			at = mono.Min(at, h.w.Now.Add(mono.Duration(float64(n)*8e9/float64(h.w.t.RateBps))+1))
+		}
 	}
-	return mono.Never
+	return planes, at
 }
 
 // ahead is how many bytes a NIC has in front of a wire.
@@ -87,7 +96,12 @@ type Flow struct {
 	Err    transport.Status
 	OnDone func(*Flow)
 	peer   *Flow
+	posted int
 }
+
+// apart is how many messages in a row go to memory of their own: a byte that a later message has placed already is
+// skipped, and would not be counted.
+const apart = 64
 
 // Connect makes a pair of connected QPs; f sends.
 func (w *World) Connect(from, to *Host, size, depth int) *Flow {
@@ -126,6 +140,8 @@ func (f *Flow) Post() {
 		return
 	}
 	wr.Op, wr.Length, wr.RKey = transport.OpWrite, uint32(f.Size), 1
+	wr.RemoteAddr = uint64(f.posted%apart) * uint64(f.Size)
+	f.posted++
 	wr.SGE = append(wr.SGE, transport.SGE{Length: wr.Length})
 	f.qp.Post(f.h.w.Now)
 }

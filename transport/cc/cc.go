@@ -43,28 +43,33 @@ type Limits struct {
 // DelayECN is the default controller: grows while delay is under target, cuts in proportion to the excess at most
 // once a round trip, never for loss alone. ECN cuts only together with delay over target.
 type DelayECN struct {
-	l        Limits
-	cwnd     float64
-	qdelay   float64 // queueing delay, mean over about a window, ns
-	rtt      float64 // smoothed round trip, ns
-	lastCut  mono.Time
-	calm     int // round trips in a row far under target
-	roundAt  mono.Time
-	acked    float64 // bytes acknowledged and lost in this round
-	lost     float64
-	lossMean float64 // share lost, mean over about 64 packets
-	marked   bool    // in this round
-	polite   bool    // halve on loss
-	humbled  bool    // polite, and something was lost: no more quick growth
+	l       Limits
+	cwnd    float64
+	qdelay  float64 // queueing delay, mean over about a window, ns
+	rtt     float64 // smoothed round trip, ns
+	lastCut mono.Time
+	calm    int // round trips in a row far under target
+	policed int // round trips left in which it grows slowly, after a cut for loss
+	roundAt mono.Time
+	acked   float64 // bytes acknowledged and lost in this round
+	lost    float64
+	seen    float64 // packets acknowledged and lost since the last cut for loss, the last lossSpan to twice as many
+	gone    float64 // of these, lost
+	marked  bool    // in this round
+	polite  bool    // halve on loss
+	humbled bool    // polite, and something was lost: no more quick growth
 }
 
 const (
 	growth     = 0.125 // of the window a round trip, at most
 	growthCalm = 4     // times that after calmRounds
+	slowGrowth = 4     // a part of it after a cut for loss
 	calmRounds = 3
 	cutShare   = 0.8 // of the excess delay
 	cutMost    = 0.5
-	lossLimit  = 0.2 // share lost, in the last round and in the mean, above which the window becomes what arrived
+	lossSpan   = 64  // packets that a share lost is known from
+	slowRounds = 16  // round trips of slow growth after a cut for loss: a policer would be run into again
+	lossLimit  = 0.2 // share lost, in the last round and of lossSpan packets, above which the window becomes what arrived
 )
 
 // NewDelayECN returns a controller with its start window.
@@ -91,7 +96,16 @@ func (c *DelayECN) OnLoss(now mono.Time, bytes int) {
 	}
 	//= MR-CC-004
 	c.lost += float64(bytes)
-	c.lossMean += (1 - c.lossMean) * min(1, float64(bytes)/float64(c.l.Packet)/64)
+	n := float64(bytes) / float64(c.l.Packet)
+	c.gone += n
+	c.count(n)
+}
+
+// count keeps the share that is lost, over as many packets as make it known.
+func (c *DelayECN) count(packets float64) {
+	if c.seen += packets; c.seen >= 2*lossSpan {
+		c.seen, c.gone = c.seen/2, c.gone/2
+	}
 }
 
 // OnAck implements Controller.
@@ -99,7 +113,7 @@ func (c *DelayECN) OnAck(s Sample) {
 	//= MR-CC-006
 	n, packet, target := float64(s.Bytes), float64(c.l.Packet), float64(max(c.l.Target, s.Base/8))
 	c.acked += n
-	c.lossMean -= c.lossMean * min(1, n/packet/64)
+	c.count(n / packet)
 	c.marked = c.marked || s.CE
 	if s.RTT <= 0 {
 		return
@@ -113,6 +127,9 @@ func (c *DelayECN) OnAck(s Sample) {
 	share := n / max(c.cwnd, packet)
 	if q < target && !s.CE && s.Full && !c.humbled {
 		rate := growth
+		if c.policed > 0 {
+			rate /= slowGrowth
+		}
 		if c.calm >= calmRounds {
 			rate *= growthCalm
 		}
@@ -152,13 +169,15 @@ func (c *DelayECN) endRound(now mono.Time) {
 		share = c.lost / total
 	}
 	c.calm++
-	if c.qdelay > float64(c.l.Target)/4 || c.marked || share > 0.15 {
+	if c.qdelay > float64(c.l.Target)/4 || c.marked || share > 0.15 || c.policed > 0 {
 		c.calm = 0
 	}
+	c.policed = max(c.policed-1, 0)
 	//= MR-CC-004
-	if share > lossLimit && c.lossMean > lossLimit {
-		c.cwnd = min(c.cwnd, c.acked*c.rtt/float64(max(now.Sub(c.roundAt), 1)))
-		c.lastCut = now
+	if share > lossLimit && c.seen >= lossSpan && c.gone > lossLimit*c.seen {
+		delivered := c.acked * c.rtt / float64(max(now.Sub(c.roundAt), 1))
+		c.cwnd = min(c.cwnd, max(delivered, c.cwnd*(1-c.gone/c.seen))) // one round of a few packets knows little
+		c.lastCut, c.policed, c.seen, c.gone = now, slowRounds, 0, 0   // they were heeded: another cut takes other losses
 	}
 	c.roundAt, c.acked, c.lost, c.marked = now, 0, 0, false
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/rng"
 )
 
 const (
@@ -51,6 +52,58 @@ func TestLossAlone(t *testing.T) {
 	//= MR-CC-004
 	if low, delivered := rounds(controller(), 100, 0.5, 0, false); low > start/2 || low < packet {
 		t.Errorf("half of all lost: the window is %d at least, %d were delivered at last", low, delivered)
+	}
+}
+
+// TestLossAtTheLimit: a fifth lost at random is no policer; the window stays in sight of what it was.
+func TestLossAtTheLimit(t *testing.T) {
+	c := controller()
+	rnd := rng.New(1, "loss")
+	now, sum := mono.Time(0), 0
+	const n = 2000
+	for range n {
+		w := c.Window()
+		for sent := 0; sent < w; sent += packet {
+			now = now.Add(rtt * packet / mono.Duration(w))
+			if rnd.Chance(0.2) {
+				c.OnLoss(now, packet)
+			} else {
+				c.OnAck(Sample{Now: now, Bytes: packet, RTT: rtt, Base: rtt, Full: true})
+			}
+		}
+		sum += c.Window()
+	}
+	//= MR-CC-004
+	if mean := sum / n; mean < start/2 {
+		t.Errorf("the window is %d on average", mean)
+	}
+}
+
+// TestPolicer: a policer that lets a part of the window through is found, whatever the window was.
+func TestPolicer(t *testing.T) {
+	for _, most := range []int{8, 32, 128} { // packets a round trip
+		c := controller()
+		now, lost, sent := mono.Time(0), 0, 0
+		for i := range 400 {
+			w := c.Window()
+			for k := 0; k*packet < w; k++ {
+				now = now.Add(rtt * packet / mono.Duration(w))
+				if k%max(w/packet/most, 1) != 0 || k >= 2*most { // spread over the round trip
+					c.OnLoss(now, packet)
+					lost++
+				} else {
+					c.OnAck(Sample{Now: now, Bytes: packet, RTT: rtt, Base: rtt, Full: true})
+				}
+				sent++
+			}
+			if i == 100 {
+				lost, sent = 0, 0
+			}
+		}
+		//= MR-CC-004
+		if share := float64(lost) / float64(sent); share > 0.4 || c.Window() > 4*most*packet {
+			t.Errorf("policer of %d packets: window of %d, %.0f %% lost", most, c.Window()/packet, 100*share)
+		}
 	}
 }
 

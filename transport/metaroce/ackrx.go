@@ -225,7 +225,7 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 		}
 		d := rtt - *s
 		*s += d >> shift
-		*v += (max(d, -d) - *v) >> (shift - 1)
+		*v = max(*v+(max(d, -d)-*v)>>(shift-1), 1) // 0 says that there is no sample
 	}
 	update(&p.srtt, &p.rttvar, 3)
 	update(&a.srtt, &a.rttvar, 4)

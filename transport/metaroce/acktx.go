@@ -337,6 +337,10 @@ func (a *assoc) buildAck(b *pkt.Batch, plane int) bool {
 	n := w.Finish()
 	sealPacket(out, &h, hdrLen, n)
 	out.Plane, out.Src, out.Dst, out.TOS = uint8(plane), a.local, a.remote, pkt.ECT0
+	//= MR-REL-029
+	if !e.cfg.AcksWithData {
+		out.TOS |= controlTOS
+	}
 	//= MR-WIRE-002
 	out.SrcPort = a.planes[plane].ackEntropy()
 	e.C.TxAcks++

@@ -124,6 +124,7 @@ type planeTx struct {
 	noise      mono.Duration
 	lastHeard  mono.Time
 	nextSend   mono.Time     // where a window below one packet is paced
+	dither     int           // bytes of the next packet that must have room: a part of the last one, drawn anew for each
 	asked      int           // packets sent since the plane was heard
 	askedAt    mono.Time     // first packet sent since the plane was heard, 0 = none
 	base       mono.Duration // smallest round trip of the last two periods

@@ -47,6 +47,7 @@ type Config struct {
 	RespBuffers     int           // READ response packets kept until acknowledged
 	PSNWindow       int           // PSNs of a QP between the oldest unacknowledged and the newest
 	AckHold         mono.Duration // longest that an ack is held back, announced in HELLO; 0 = by the wires' noise
+	AcksWithData    bool          // acknowledgements travel in the class of data, not of control
 	SeqSkip         float64       // chance that a path sequence is left out
 	FixedWindow     int           // bytes; not 0: no congestion control (tests)
 	TrimDSCP        uint8         // class of packets that a switch trimmed; 0 = none
@@ -74,6 +75,7 @@ type Engine struct {
 	rr      int      // round robin over live
 	reapAt  mono.Time
 	planeUp []bool
+	busy    uint32 // planes whose queue to the wire is full
 	ports   []portRx
 	timers  qpHeap
 
@@ -186,6 +188,10 @@ func (e *Engine) NextTimeout() mono.Time {
 	e.lastNext = e.real(t)
 	return e.lastNext
 }
+
+// SetBusy says which planes' queues to the wire are full, a bit each: data goes to the others until the next call. The
+// driver calls Transmit again when there is room.
+func (e *Engine) SetBusy(planes uint32) { e.busy = planes }
 
 // SetPlane reports a change of a plane's link. A plane that goes down gives up what is in flight on it at once.
 func (e *Engine) SetPlane(now mono.Time, plane int, up bool) {

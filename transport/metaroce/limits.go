@@ -45,7 +45,8 @@ const (
 	helloFirst     = 2 * mono.Millisecond // first repeat of a HELLO; doubles up to helloMax
 	helloMax       = 64 * mono.Millisecond
 	probeFirst     = 1 * mono.Millisecond
-	probeEager     = 12 // probes before the time between them doubles: bursts take several in a row
+	probeHasty     = 4  // probes before the time between them doubles, up to probeFirst
+	probeEager     = 12 // from then on, probes before the time between them doubles: bursts take several in a row
 	probeMax       = 50 * mono.Millisecond
 	lateWord       = mono.Second            // how long HELLOs of a former instance may still come
 	downMax        = 200 * mono.Millisecond // longest time that a plane stays away which answers probes

@@ -119,6 +119,9 @@ func (pl *planeTx) timeout(d mono.Duration) {
 			return
 		}
 		e.C.LostTimeout++
+		if r.kind == txRequest && r.q.inc == r.inc {
+			r.q.timedOut(r.psn)
+		}
 		p := r.path
 		e.lose(n)
 		p.advance(e)
@@ -209,7 +212,7 @@ func (a *assoc) startProbing(pl *planeTx) {
 		pl.probeOut, pl.probeSeen = 0, 0
 	}
 	//= MR-PATH-032
-	pl.probeAt, pl.probeGap, pl.probeTries = a.e.now, probeFirst, 0
+	pl.probeAt, pl.probeGap, pl.probeTries = a.e.now, pl.firstGap(), 0
 	a.reschedule()
 }
 
@@ -231,10 +234,16 @@ func (pl *planeTx) probeTimer() {
 	pl.probeOut, pl.probeSeen, pl.probeWant = pl.probeOut<<1, pl.probeSeen<<1, true
 	pl.probeAt = e.now.Add(pl.probeGap + pl.noise)
 	//= MR-PATH-032
-	if pl.probeTries++; pl.probeTries >= probeEager {
+	switch pl.probeTries++; {
+	case pl.probeGap < probeFirst && pl.probeTries >= probeHasty:
+		pl.probeGap, pl.probeTries = min(2*pl.probeGap, probeFirst), 0
+	case pl.probeGap >= probeFirst && pl.probeTries >= probeEager:
 		pl.probeGap = min(2*pl.probeGap, probeMax)
 	}
 }
+
+// firstGap is the time between the first probes: a plane that a burst of losses made silent is back at once.
+func (pl *planeTx) firstGap() mono.Duration { return min(2*pl.silence(), probeFirst) }
 
 // onProbeAck counts answered probes; two in a row bring the plane back with a small window. An answer may come when
 // later probes are out: the round trip may be longer than the time between them.
@@ -260,7 +269,7 @@ func (pl *planeTx) onProbeAck(id uint32) {
 		back = e.now
 	}
 	if pl.probeSeen&(pl.probeSeen>>1) == 0 || e.now < back {
-		pl.probeAt, pl.probeGap, pl.probeTries = max(back, e.now), probeFirst, 0
+		pl.probeAt, pl.probeGap, pl.probeTries = max(back, e.now), pl.firstGap(), 0
 		pl.a.reschedule()
 		return
 	}

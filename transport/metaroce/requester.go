@@ -43,6 +43,8 @@ type requester struct {
 	rtx        fifo      // PSNs to send again
 	parked     fifo      // refused PSNs, in order of refusal
 	twin       uint64    // PSN that may go a second time at once; 0 = none
+	late       uint64    // PSN that the probe time called lost last; 0 = none
+	again      uint64    // the same, the second time: it goes again twice
 	parkDue    mono.Time // when the first of them may go again; 0 = none
 
 	nssn, sentSSN uint64 // next send number; one past the highest sent
@@ -308,8 +310,11 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 		q.wantTwin(psn)
 	} else if psn == r.twin {
 		//= MR-REL-048 MR-REL-064
-		r.twin = 0
 		j.hdr.Flags |= wire.FlagCopy
+		if r.twin == r.late {
+			j.hdr.Flags |= wire.FlagRetransmit
+		}
+		r.twin = 0
 		q.e.C.Twins++
 	} else {
 		r.rtx.pop()
@@ -317,6 +322,10 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 		//= MR-REL-048
 		j.hdr.Flags |= wire.FlagRetransmit
 		q.e.C.Retransmits++
+		if psn == r.again {
+			//= MR-REL-065
+			r.again, r.twin = 0, psn
+		}
 	}
 	p := r.ps.at(psn)
 	p.out++
@@ -551,6 +560,15 @@ func (q *QP) payloadFailed(kind txKind, n uint64, err transport.MemErr) {
 		p.out--
 	}
 	q.kill(n, transport.LocProtErr)
+}
+
+// timedOut notes that a packet is sent again as nothing was heard of it: the second time it goes twice.
+func (q *QP) timedOut(psn uint64) {
+	r := &q.req
+	if r.late == psn {
+		r.again = psn
+	}
+	r.late = psn
 }
 
 // wantTwin has a message of one packet sent a second time, where copies are a small share of the bytes sent.

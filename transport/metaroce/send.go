@@ -201,22 +201,24 @@ func (pl *planeTx) limit() int { return max(min(pl.win.Window(), pl.grant), 1) }
 //
 // = MR-CC-001 MR-PATH-031
 //
-// Half a packet more than the window: nearest, not next. A window below one packet is paced.
+// Of a window that is no whole number of packets the rest counts by chance: half a packet more for each of 8 senders is
+// more than a shallow buffer holds. A window below one packet is paced.
 func (pl *planeTx) room() bool {
-	if pl.state != planeActive {
+	if pl.state != planeActive || pl.a.e.busy>>pl.idx&1 != 0 && !pl.a.loopback {
 		return false
 	}
 	if pl.inflight == 0 {
 		//= MR-CC-021
 		return pl.nextSend <= pl.a.e.now || pl.limit() >= maxPayload
 	}
-	return pl.inflight+maxPayload/2 <= pl.limit()
+	return pl.inflight+pl.dither <= pl.limit()
 }
 
 // pace says when a plane with a window below the packet just sent may send again: the window an RTT, with jitter, as
 // many senders may be in step.
 func (pl *planeTx) pace(size int) {
 	e := pl.a.e
+	pl.dither = int(e.rnd.Uint32() % uint32(size))
 	if l := pl.limit(); l < size {
 		//= MR-CC-021
 		pl.nextSend = e.now.Add(mono.Duration(float64(pl.a.srtt) * float64(size) / float64(l) * (0.75 + e.rnd.Float64()/2)))

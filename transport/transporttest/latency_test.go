@@ -14,7 +14,7 @@ func TestShortMessages(t *testing.T) {
 	for _, x := range []struct {
 		loss      float64
 		p99, p999 float64 // most, in round trips of 8 µs
-	}{{0, 1.6, 1.6}, {0.01, 4, 6}, {0.1, 6, 12}} {
+	}{{0, 1.6, 1.6}, {0.01, 3, 4}, {0.1, 4.5, 4.5}} {
 		l := usual()
 		l.Loss = x.loss
 		w := New(Config{Seed: 3, Planes: 4, Link: l})

@@ -161,6 +161,15 @@ func TestSpecPlaneSilent(t *testing.T) {
 	if len(probes) < len(gaps) || probes[0].At != at {
 		t.Fatalf("%d probes, the first %v after the failure", len(probes), probes[0].At.Sub(at))
 	}
+	hasty := 1 // the first ones, by the round trip
+	for hasty < len(probes)-1 && probes[hasty].At.Sub(probes[hasty-1].At) < mono.Millisecond {
+		hasty++
+	}
+	probes = probes[hasty-1:]
+	//= MR-PATH-032
+	if hasty > 40 || len(probes) < len(gaps) {
+		t.Fatalf("%d hasty probes, %d others", hasty, len(probes))
+	}
 	for i := 1; i < len(probes); i++ {
 		if gap := probes[i].At.Sub(probes[i-1].At); gap != gaps[min(i-1, len(gaps)-1)]*mono.Millisecond {
 			t.Errorf("probe %d after %v", i, gap)

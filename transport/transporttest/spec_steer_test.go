@@ -624,7 +624,7 @@ func TestSpecToleranceDecays(t *testing.T) {
 	s.fate = func(x *sent) mono.Duration {
 		if x.From == 0 && x.Op.IsData() && x.At > next { // one now and then, until one was called lost before it came
 			next = x.At.Add(200 * mono.Microsecond)
-			return 12 * mono.Microsecond
+			return 6 * mono.Microsecond
 		}
 		return 0
 	}
