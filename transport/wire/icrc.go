@@ -2,7 +2,8 @@ package wire
 
 import (
 	"encoding/binary"
-	"hash/crc32"
+
+	"github.com/metaroce/metaroce/internal/crc"
 )
 
 // Seal computes the ICRC of a whole MetaRoCE packet and writes it into its last four bytes. It is CRC-32 (IEEE)
@@ -12,12 +13,12 @@ import (
 // = MR-WIRE-051
 func Seal(b []byte) {
 	n := len(b) - ICRCLen
-	binary.LittleEndian.PutUint32(b[n:], crc32.ChecksumIEEE(b[:n]))
+	binary.LittleEndian.PutUint32(b[n:], crc.Update(0, b[:n]))
 }
 
 func sealed(b []byte) bool {
 	n := len(b) - ICRCLen
-	return binary.LittleEndian.Uint32(b[n:]) == crc32.ChecksumIEEE(b[:n])
+	return binary.LittleEndian.Uint32(b[n:]) == crc.Update(0, b[:n])
 }
 
 // onesIPv4 and onesIPv6 say which bits a router or switch may change: they count as ones in IBTA's ICRC.
@@ -48,13 +49,13 @@ func IBTA(ip, udp, rest []byte) uint32 {
 		return 0
 	}
 	n += orInto(h[n:], udp, onesUDP[:])
-	c := crc32.Update(0, crc32.IEEETable, h[:n])
+	c := crc.Update(0, h[:n])
 	if len(rest) <= bthVariant {
-		return crc32.Update(c, crc32.IEEETable, rest)
+		return crc.Update(c, rest)
 	}
-	c = crc32.Update(c, crc32.IEEETable, rest[:bthVariant])
-	c = crc32.Update(c, crc32.IEEETable, lrhOnes[:1])
-	return crc32.Update(c, crc32.IEEETable, rest[bthVariant+1:])
+	c = crc.Update(c, rest[:bthVariant])
+	c = crc.Update(c, lrhOnes[:1])
+	return crc.Update(c, rest[bthVariant+1:])
 }
 
 func orInto(dst, a, b []byte) int {
