@@ -358,9 +358,13 @@ func (e *Engine) forget(i int) {
 func sealPacket(p *pkt.Packet, h *wire.Header, hdrLen, n int) {
 	pad := h.PadFor(n)
 	h.Pad = uint8(pad)
+	h.Put(p.Buf[pkt.Headroom:])
+	sealTail(p, hdrLen+n, pad)
+}
+
+// sealTail finishes a packet whose headers and payload are in place and end at end.
+func sealTail(p *pkt.Packet, end, pad int) {
 	b := p.Buf[pkt.Headroom:]
-	h.Put(b)
-	end := hdrLen + n
 	for i := range pad {
 		b[end+i] = 0
 	}

@@ -301,7 +301,7 @@ func (q *QP) pastLimit() bool {
 }
 
 // fillRequest writes the headers of one request packet and says where its payload is.
-func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
+func (q *QP) fillRequest(j *txJob, h *wire.Header, op *transport.MemOp) {
 	r := &q.req
 	psn := j.psn
 	fresh := psn == r.next
@@ -310,9 +310,9 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 		q.wantTwin(psn)
 	} else if psn == r.twin {
 		//= MR-REL-048 MR-REL-064
-		j.hdr.Flags |= wire.FlagCopy
+		h.Flags |= wire.FlagCopy
 		if r.twin == r.late {
-			j.hdr.Flags |= wire.FlagRetransmit
+			h.Flags |= wire.FlagRetransmit
 		}
 		r.twin = 0
 		q.e.C.Twins++
@@ -320,7 +320,7 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 		r.rtx.pop()
 		r.ps.at(psn).queued = false
 		//= MR-REL-048
-		j.hdr.Flags |= wire.FlagRetransmit
+		h.Flags |= wire.FlagRetransmit
 		q.e.C.Retransmits++
 		if psn == r.again {
 			//= MR-REL-065
@@ -330,7 +330,6 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 	p := r.ps.at(psn)
 	p.out++
 	w := r.wq(uint64(p.wqe))
-	h := &j.hdr
 	h.PSN = serial.Trunc(psn)
 	//= MR-MSG-015
 	if r.atomics > 0 && r.rdLow < w.rdBefore {

@@ -121,14 +121,13 @@ func (w *waitList) pop() *QP {
 }
 
 // fillResponse writes one response packet; a READ's bytes are read from memory the first time only.
-func (q *QP) fillResponse(j *txJob, op *transport.MemOp) {
+func (q *QP) fillResponse(j *txJob, h *wire.Header, op *transport.MemOp) {
 	s := &q.rsp
 	n := j.psn
 	if n == s.resps.hi {
 		q.makeResponse()
 	}
 	p := s.resps.at(n)
-	h := &j.hdr
 	if p.sent && s.rrtx.len() > 0 && s.rrtx.peek() == n {
 		s.rrtx.pop()
 		p.queued = false

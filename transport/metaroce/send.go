@@ -5,7 +5,7 @@ package metaroce
 //  2. transmitData: QPs in turn, a quantum each (deficit round robin in packets);
 //  3. choosePlane, choosePath: window room, then recycled or random path, kept for a burst;
 //  4. the QP names a packet (requester.go, response.go) and its payload as a memory operation;
-//  5. finishTx: one DMA call for the batch, then headers are final and sealed.
+//  5. finishTx: one DMA call for the batch, then packets are sealed. Their headers were written before.
 
 import (
 	"math/bits"
@@ -21,13 +21,13 @@ type txJob struct {
 	p      *pkt.Packet
 	q      *QP
 	psn    uint64
-	rec    int32
-	hdr    wire.Header
-	hdrLen int
-	n      int
-	kind   txKind
+	hdrLen int   // its headers are in place
+	n      int   // bytes of its payload
+	rec    int32 // its transmission
 	op     int32 // index of its memory operation, or -1
 	resp   int32 // response buffer that the data is read into, or 0
+	pad    uint8
+	kind   txKind
 	dead   bool
 }
 
@@ -314,22 +314,20 @@ func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 	j := &t.jobs[t.n]
 	t.n++
 	*j = txJob{p: out, q: q, psn: psn, kind: kind, op: -1}
-	h := &j.hdr
-	//= MR-ASC-022 MR-ASC-031 MR-WIRE-022
-	h.PKey, h.DestQP, h.Tag, h.Path, h.Version, h.TS = 0xFFFF, q.remoteQPN, a.txTag, p.id, wire.Version, e.stamp()
-	//= MR-REL-001
-	h.Seq = p.next
+	//= MR-ASC-022 MR-ASC-031 MR-WIRE-022 MR-REL-001
+	h := wire.Header{PKey: 0xFFFF, DestQP: q.remoteQPN, Tag: a.txTag, Path: p.id, Version: wire.Version, TS: e.stamp(), Seq: p.next}
 	op := &t.ops[t.nops]
 	*op = transport.MemOp{QP: q.owner}
 	q.respTurn = kind == txRequest
 	if kind == txRequest {
-		q.fillRequest(j, op)
+		q.fillRequest(j, &h, op)
 		q.req.ps.at(psn).path = p.id
 	} else {
-		q.fillResponse(j, op)
+		q.fillResponse(j, &h, op)
 		q.rsp.resps.at(psn).path = p.id
 	}
-	j.hdrLen = h.Size()
+	j.pad = uint8(h.PadFor(j.n))
+	j.hdrLen = h.Put(out.Buf[pkt.Headroom:])
 	if j.n > 0 && j.op == opWanted {
 		if op.Buf == nil {
 			op.Buf = out.Buf[pkt.Headroom+j.hdrLen : pkt.Headroom+j.hdrLen+j.n]
@@ -339,8 +337,9 @@ func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 	}
 	//= MR-WIRE-002 MR-WIRE-005 MR-COEX-040
 	out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(p.pl.idx), a.local, a.remote, p.srcPort, q.tos|pkt.ECT0
-	e.newRec(p, q, kind, psn, j.hdrLen+j.n+wire.ICRCLen)
-	p.pl.pace(max(j.hdrLen+j.n+wire.ICRCLen, minCharge))
+	size := max(j.hdrLen+j.n+wire.ICRCLen, minCharge)
+	e.newRec(p, q, kind, psn, size)
+	p.pl.pace(size)
 	j.rec = p.pl.tail
 	e.C.TxPackets++
 }
@@ -366,7 +365,7 @@ func (e *Engine) finishTx(b *pkt.Batch) {
 			//= MR-MSG-071 MR-REL-047
 			copy(j.p.Buf[pkt.Headroom+j.hdrLen:], e.resp.bytes(j.resp)[:j.n])
 		}
-		sealPacket(j.p, &j.hdr, j.hdrLen, j.n)
+		sealTail(j.p, j.hdrLen+j.n, int(j.pad))
 	}
 	if failed {
 		e.dropFailedTx(b)
