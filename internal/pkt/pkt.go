@@ -77,9 +77,17 @@ func (b *Batch) Next() *Packet {
 	}
 	p := &b.Pkts[b.N]
 	b.N++
-	buf := p.Buf
-	*p = Packet{Buf: buf, Data: buf[Headroom:Headroom]}
+	p.reset()
 	return p
+}
+
+// reset empties a packet to be sent. Field by field: a whole Packet would be made elsewhere and copied.
+func (p *Packet) reset() {
+	p.Data = p.Buf[Headroom:Headroom]
+	p.Src, p.Dst, p.SrcPort = netip.Addr{}, netip.Addr{}, 0
+	p.Kind, p.TOS, p.TTL = RoCE, 0, 0
+	p.FlowLabel, p.IPID, p.NoDF = 0, 0, false
+	p.Plane, p.Time = 0, 0
 }
 
 // Full reports whether Next would return nil.

@@ -9,13 +9,13 @@ import (
 )
 
 // rxPath is what a receiver knows of one path of the peer, on first use.
+//
+// It fills one line of the processor's cache.
 type rxPath struct {
-	id      uint16
-	dirty   uint8     // acks that still have to carry its news
-	seen    seqWindow // processed, refused or not: each number is processed once
-	ok      seqWindow // accepted
-	echo    uint32    // time stamp of the newest accepted packet
+	seen    seqWindow // processed, refused or not: each number is processed once; own: the path's id
+	ok      seqWindow // accepted; own: how many acks still have to carry its news
 	arrived mono.Time
+	echo    uint32 // time stamp of the newest accepted packet
 	ce      uint32
 }
 
@@ -63,6 +63,8 @@ func (r *assocRx) init(a *assoc) {
 	*r = assocRx{a: a, ackDue: never, dirty: r.dirty[:0], refusals: r.refusals[:0], trims: r.trims[:0], limits: r.limits[:0]}
 }
 
+func (p *rxPath) id() uint16 { return uint16(p.seen.own) }
+
 // path returns the receiver's record of a path, or nil for an id that cannot be.
 func (r *assocRx) path(id uint16) *rxPath {
 	plane, i := int(id>>8), int(id&0xff)
@@ -75,7 +77,7 @@ func (r *assocRx) path(id uint16) *rxPath {
 	}
 	p := r.paths[plane][i]
 	if p == nil {
-		p = &rxPath{id: id}
+		p = &rxPath{seen: seqWindow{own: uint32(id)}}
 		r.paths[plane][i] = p
 	}
 	return p
@@ -93,7 +95,7 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	r.a.planes[p.Plane].wantBase()
 	gaps := 0
 	r.lossMean -= r.lossMean / 256
-	if rp.seen.any {
+	if rp.seen.any() {
 		if d := int(serial.U32(h.Seq).Sub(serial.U32(rp.seen.hi))); d > 1 {
 			gaps = d - 1
 			r.trouble = e.now
@@ -127,11 +129,11 @@ func (r *assocRx) holdTime() mono.Duration {
 }
 
 func (r *assocRx) dirtyPath(p *rxPath) {
-	if p.dirty == 0 {
+	if p.ok.own == 0 {
 		r.dirty = append(r.dirty, p)
 	}
 	//= MR-REL-023
-	p.dirty = r.repeats()
+	p.ok.own = uint32(r.repeats())
 }
 
 // repeats is how many acks carry a piece of news: more than one where packets get lost, three where many are (what
@@ -158,7 +160,7 @@ func (a *assoc) accept(rp *rxPath, h *wire.Header, p *pkt.Packet) {
 
 // acceptSeq marks a sequence as arrived and accepted.
 func (a *assoc) acceptSeq(rp *rxPath, seq, ts uint32, _ wire.Flags, ce bool) {
-	newest := !rp.ok.any || serial.U32(rp.ok.hi).Less(serial.U32(seq))
+	newest := !rp.ok.any() || serial.U32(rp.ok.hi).Less(serial.U32(seq))
 	rp.seen.add(seq)
 	//= MR-REL-011
 	rp.ok.add(seq)
@@ -189,7 +191,7 @@ func (a *assoc) refuseSeq(rp *rxPath, seq uint32, ce bool, b wire.RefusalBlock) 
 		a.rx.dirtyPath(rp)
 	}
 	//= MR-MSG-091
-	b.Path, b.Seq = rp.id, seq
+	b.Path, b.Seq = rp.id(), seq
 	a.rx.addRefusal(b)
 }
 
@@ -377,14 +379,14 @@ func (a *assoc) addPaths(w *wire.AckWriter) (more bool) {
 		}
 		bm := p.ok.bm
 		//= MR-REL-011 MR-REL-022
-		blk := wire.PathBlock{Path: p.id, Highest: p.ok.hi, Echo: p.echo, Hold: uint32(e.now.Sub(p.arrived) >> 4), CE: p.ce,
+		blk := wire.PathBlock{Path: p.id(), Highest: p.ok.hi, Echo: p.echo, Hold: uint32(e.now.Sub(p.arrived) >> 4), CE: p.ce,
 			Bitmap: [2]uint64{bm.lo>>1 | bm.hi<<63, bm.hi >> 1}}
-		if p.ok.any && !w.Path(&blk) {
+		if p.ok.any() && !w.Path(&blk) {
 			more = true
 			keep = append(keep, p)
 			continue
 		}
-		if p.dirty--; p.dirty > 0 {
+		if p.ok.own--; p.ok.own > 0 {
 			keep = append(keep, p)
 		}
 	}

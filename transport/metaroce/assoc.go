@@ -146,7 +146,8 @@ type planeTx struct {
 	sent, acked, lost, spurious, timedOut, failures uint64
 }
 
-// txPath is the sending side of one path: one entropy on one plane.
+// txPath is the sending side of one path: one entropy on one plane. What each packet and each acknowledgement of it need
+// stands in front: there are thousands of paths, and the processor's cache is small.
 type txPath struct {
 	pl        *planeTx
 	id        uint16
@@ -154,27 +155,29 @@ type txPath struct {
 	genStart  uint32 // first sequence of the present entropy
 	next, una uint32 // next to send; oldest that may be unresolved
 	known     seqWindow
-	skipped   uint32 // the newest number that was left out
-	hasSkip   bool
-	ring      [pathRing]int32 // records by sequence
 	srtt      mono.Duration
 	rttvar    mono.Duration
+
 	tol       uint32
 	ce        uint32
+	skipped   uint32 // the newest number that was left out
+	hasSkip   bool
 	state     pathState
-	tolAt     mono.Time // when tol changed last
+	lossMean  float64   // share of its packets lost, mean of about 32
 	restUntil mono.Time // passed over until then
+	row       int       // losses in a row
 	rests     int       // in a row
-	gen       uint32    // entropies it had before the present one
+	sent      uint64
+	tolAt     mono.Time // when tol changed last
+
+	rowAcked  uint64 // what its plane had delivered when they began
 	rolledAt  mono.Time
-	lossMean  float64 // share of its packets lost, mean of about 32
-	row       int     // losses in a row
-	rowAcked  uint64  // what its plane had delivered when they began
+	gen       uint32 // entropies it had before the present one
 	healthAt  mono.Time
 	healthGap mono.Duration
 	answers   int // health probes answered in a row
-	sent      uint64
 	lostCnt   uint64
+	ring      [pathRing]int32 // records by sequence
 }
 
 func newAssoc(e *Engine, local, remote netip.Addr) *assoc {

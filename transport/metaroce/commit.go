@@ -32,8 +32,8 @@ func (e *Engine) commit() {
 	}
 	for i := range o.jobs {
 		o.jobs[i].a.reschedule()
-		o.jobs[i] = job{}
 	}
+	clear(o.jobs)
 	o.jobs, o.touched = o.jobs[:0], o.touched[:0]
 	o.committing = false
 }
@@ -115,22 +115,23 @@ func (q *QP) runChain() {
 			if x.st == slotEmpty || x.st == slotBusy {
 				break
 			}
-			j := job{op: int32(len(o.ops))}
+			c := chainStep{psn: psn, op: int32(len(o.ops))}
 			//= MR-MSG-022 MR-MSG-023 MR-MSG-024 MR-VRB-031
 			if x.st == slotHeld && x.n > 0 {
-				q.place(&j, x, psn, e.held.bytes(x.buf)[:x.n], q.qpn, !planted.Is(planted.NoOverlapCheckAtCommit))
+				q.place(&c.nops, x, psn, e.held.bytes(x.buf)[:x.n], q.qpn, !planted.Is(planted.NoOverlapCheckAtCommit))
 			} else if x.st == slotQueued && x.op != wire.OpRead {
-				q.atomicOp(&j, x)
+				q.atomicOp(&c.nops, x)
 			} else if x.st == slotQueued && x.n > 0 { // a READ that may not read ends the QP before anything later runs
-				*e.out.op(&j) = transport.MemOp{Kind: transport.MemCheckRead, QP: q.owner, Addr: x.addr, RKey: x.rkey, Swap: uint64(x.n), Chain: q.qpn}
+				op := o.op(&c.nops, transport.MemCheckRead, q)
+				op.Addr, op.RKey, op.Swap, op.Chain = x.addr, x.rkey, uint64(x.n), q.qpn
 			}
 			if x.code != 0 && x.st == slotHeld { // found bad just now
 				e.held.put(x.buf)
 				x.st, x.buf = slotBad, 0
-				o.ops = o.ops[:j.op]
-				j.nops = 0
+				o.ops = o.ops[:c.op]
+				c.nops = 0
 			}
-			o.chain = append(o.chain, chainStep{psn, j.op, j.nops})
+			o.chain = append(o.chain, c)
 			if x.st == slotBad || x.op == wire.OpSendInv { // what follows may need the key that ends here
 				break
 			}
@@ -151,10 +152,10 @@ func (q *QP) runChain() {
 	e.out.ops = e.out.ops[:0]
 }
 
-func (q *QP) atomicOp(j *job, x *slot) {
-	op := q.e.out.op(j)
+func (q *QP) atomicOp(n *int32, x *slot) {
+	op := q.e.out.op(n, transport.MemFetchAdd, q)
 	//= MR-MSG-033
-	*op = transport.MemOp{Kind: transport.MemFetchAdd, QP: q.owner, Addr: x.addr, RKey: x.rkey, Swap: x.swap, Compare: x.swap, Chain: q.qpn}
+	op.Addr, op.RKey, op.Swap, op.Compare, op.Chain = x.addr, x.rkey, x.swap, x.swap, q.qpn
 	if x.op == wire.OpCmpSwap {
 		op.Kind, op.Compare = transport.MemCmpSwap, x.cmp
 	}
@@ -208,14 +209,16 @@ func (q *QP) step(c *chainStep) bool {
 	if !planted.Is(planted.HeldLeak) {
 		e.held.put(x.buf)
 	}
-	y := *x
-	*x = slot{}
 	s.exp++
 	s.slots.lo = s.exp
 	//= MR-MSG-051 MR-VRB-030
-	if y.tail && takesRecv(y.op) {
+	if x.tail && takesRecv(x.op) {
+		y := *x
+		*x = slot{}
 		q.completeRecv(&y)
+		return true
 	}
+	*x = slot{}
 	return true
 }
 

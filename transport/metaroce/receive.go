@@ -69,20 +69,25 @@ func (o *rx) opsLeft() int { return cap(o.ops) - len(o.ops) }
 
 // job begins the work on a packet.
 func (o *rx) job(kind jobKind, q *QP, a *assoc, rp *rxPath, h *wire.Header, p *pkt.Packet) *job {
-	o.jobs = append(o.jobs, job{kind: kind, q: q, a: a, rp: rp, op: int32(len(o.ops)), path: h.Path, seq: h.Seq, ts: h.TS,
-		flags: h.Flags, ce: p.TOS&pkt.ECNMask == pkt.CE, inc: q.inc})
+	o.jobs = o.jobs[:len(o.jobs)+1] // room is there, and commit left it empty
+	j := &o.jobs[len(o.jobs)-1]
+	j.kind, j.q, j.a, j.rp, j.op, j.inc = kind, q, a, rp, int32(len(o.ops)), q.inc
+	j.path, j.seq, j.ts, j.flags, j.ce = h.Path, h.Seq, h.TS, h.Flags, p.TOS&pkt.ECNMask == pkt.CE
 	if !q.touched {
 		q.touched = true
 		o.touched = append(o.touched, q)
 	}
-	return &o.jobs[len(o.jobs)-1]
+	return j
 }
 
-// op adds a memory operation to a job.
-func (o *rx) op(j *job) *transport.MemOp {
-	o.ops = append(o.ops, transport.MemOp{})
-	j.nops++
-	return &o.ops[len(o.ops)-1]
+// op adds a memory operation of a QP and counts it. Who adds one has looked for room.
+func (o *rx) op(n *int32, k transport.MemKind, q *QP) *transport.MemOp {
+	o.ops = o.ops[:len(o.ops)+1]
+	*n++
+	op := &o.ops[len(o.ops)-1]
+	*op = transport.MemOp{} // and not a literal: that is made elsewhere and copied
+	op.Kind, op.QP = k, q.owner
+	return op
 }
 
 // inWork reports whether a copy of the response is in this call already.

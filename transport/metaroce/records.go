@@ -37,6 +37,7 @@ type txRec struct {
 	inc        uint32 // incarnation of the QP
 	kind       txKind
 	state      recState
+	_          [8]byte // a line of the processor's cache each, not parts of two
 }
 
 // newRec records a transmission on p. The caller has checked room.
@@ -55,7 +56,8 @@ func (e *Engine) newRec(p *txPath, q *QP, kind txKind, psn uint64, size int) *tx
 	*slot = i
 	pl := p.pl
 	size = max(size, minCharge)
-	*r = txRec{q: q, path: p, psn: psn, sent: e.now, size: int32(size), prev: pl.tail, seq: p.next, inc: q.inc, kind: kind, state: recOut}
+	r.q, r.path, r.psn, r.sent, r.size = q, p, psn, e.now, int32(size)
+	r.prev, r.next, r.seq, r.inc, r.kind, r.state = pl.tail, 0, p.next, q.inc, kind, recOut
 	if pl.tail == 0 {
 		pl.head = i
 	} else {
@@ -115,7 +117,8 @@ func (e *Engine) freeRec(i int32) {
 	if s := &r.path.ring[r.seq%pathRing]; *s == i {
 		*s = 0
 	}
-	*r = txRec{next: e.recFree}
+	*r = txRec{}
+	r.next = e.recFree
 	e.recFree = i
 }
 

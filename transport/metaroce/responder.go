@@ -223,15 +223,17 @@ func (q *QP) fatalBlock() wire.RefusalBlock {
 func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet, psn uint64) {
 	e, s := q.e, &q.rsp
 	n := uint32(len(payload))
-	//= MR-WIRE-023
-	x := slot{st: slotBusy, op: h.Op, addr: h.VA, rkey: h.RKey, n: n, off: h.Off, imm: h.Imm, inv: h.Inv, tail: h.Flags&wire.FlagTail != 0, se: h.SE && !planted.Is(planted.SolicitedLost)}
+	tail := h.Flags&wire.FlagTail != 0
 	var recv *transport.RecvWR
+	var ssn uint64
+	var code wire.RefusalCode
+	var held int32
 	takes := h.Op == wire.OpSend || h.Op == wire.OpSendImm || h.Op == wire.OpSendInv || h.Op == wire.OpWriteImm
 	if takes {
-		x.ssn = serial.Expand32(h.SSN, s.bound.lo)
-		if x.ssn < s.bound.lo || x.ssn >= s.bound.lo+uint64(e.cfg.PSNWindow) {
-			x.code = wire.RefuseInvalid
-		} else if recv = q.bind(x.ssn); recv == nil {
+		ssn = serial.Expand32(h.SSN, s.bound.lo)
+		if ssn < s.bound.lo || ssn >= s.bound.lo+uint64(e.cfg.PSNWindow) {
+			code = wire.RefuseInvalid
+		} else if recv = q.bind(ssn); recv == nil {
 			//= MR-MSG-044 MR-MSG-052 MR-MSG-067
 			e.C.RefusedRNR++
 			a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseRNR, Timer: s.minRNR, InOrder: s.inOrder(psn)})
@@ -241,11 +243,11 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 	inTurn := psn == s.arr
 	write := h.Op == wire.OpWrite || h.Op == wire.OpWriteImm
 	//= MR-MSG-022
-	relaxed := write && n > 0 && (h.Flags&wire.FlagAtomicPending == 0 || planted.Is(planted.RelaxedBypassesAtomic)) && x.tail && !inTurn && e.host.RelaxedKey(q.owner, h.RKey)
-	hold := write && x.tail && !inTurn && !relaxed && !planted.Is(planted.TailEarly)
-	if hold && n > 0 && x.code == 0 {
+	relaxed := write && n > 0 && (h.Flags&wire.FlagAtomicPending == 0 || planted.Is(planted.RelaxedBypassesAtomic)) && tail && !inTurn && e.host.RelaxedKey(q.owner, h.RKey)
+	hold := write && tail && !inTurn && !relaxed && !planted.Is(planted.TailEarly)
+	if hold && n > 0 && code == 0 {
 		//= MR-MSG-027 MR-MSG-028
-		if x.buf = e.held.get(); x.buf == 0 {
+		if held = e.held.get(); held == 0 {
 			e.C.HeldFull++
 			if planted.Is(planted.HeldFullAcked) {
 				a.accept(rp, h, p)
@@ -255,12 +257,17 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 			a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseLater})
 			return
 		}
-		copy(e.held.bytes(x.buf), payload)
+		copy(e.held.bytes(held), payload)
 		e.C.HeldPackets++
 	}
 	if planted.Is(planted.InvalidateAtArrival) && h.Op == wire.OpSendInv {
 		e.invalidate(q, h.Inv)
 	}
+	s.slots.extend(psn)
+	x := s.slots.at(psn) // empty: all zero
+	x.st, x.op, x.addr, x.rkey, x.n, x.off, x.imm, x.inv, x.tail = slotBusy, h.Op, h.VA, h.RKey, n, h.Off, h.Imm, h.Inv, tail
+	//= MR-WIRE-023
+	x.se, x.ssn, x.code, x.buf = h.SE && !planted.Is(planted.SolicitedLost), ssn, code, held
 	j := e.out.job(jobRequest, q, a, rp, h, p)
 	j.psn = psn
 	chain := uint32(0)
@@ -269,17 +276,15 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 	}
 	switch {
 	case x.code == 0 && write:
-		q.takeWrite(&x, h, payload, j, hold, relaxed, chain)
+		q.takeWrite(x, h, payload, j, hold, relaxed, chain)
 	case x.code == 0 && takes:
-		q.takeSend(&x, recv, payload, j, inTurn, chain)
+		q.takeSend(x, recv, payload, j, inTurn, chain)
 	case x.code == 0:
-		q.takeRead(&x, h)
+		q.takeRead(x, h)
 	}
 	if takes && !q.srq && h.Flags&wire.FlagAckReq != 0 { // the peer may have stopped because word of the limit was lost
 		a.rx.noteLimit(q)
 	}
-	s.slots.extend(psn)
-	*s.slots.at(psn) = x
 	s.top = max(s.top, psn+1)
 	//= MR-MSG-054
 	if inTurn && !waitsForTurn(h.Op) && h.Op != wire.OpSendInv && x.code == 0 { // what follows an invalidation waits for it
@@ -320,7 +325,7 @@ func (q *QP) takeWrite(x *slot, h *wire.Header, payload []byte, j *job, hold, re
 	x.write = !relaxed
 	//= MR-MSG-020 MR-MSG-021 MR-MSG-022 MR-VRB-005
 	if !hold && len(payload) > 0 {
-		q.place(j, x, j.psn, payload, chain, !relaxed)
+		q.place(&j.nops, x, j.psn, payload, chain, !relaxed)
 	}
 }
 
@@ -338,9 +343,9 @@ func (q *QP) takeSend(x *slot, recv *transport.RecvWR, payload []byte, j *job, i
 	case inTurn && x.tail && x.off == 0 && x.n <= inlineMax:
 		x.inline = payload
 	default:
-		op := q.e.out.op(j)
+		op := q.e.out.op(&j.nops, transport.MemScatter, q)
 		//= MR-MSG-050
-		*op = transport.MemOp{Kind: transport.MemScatter, QP: q.owner, Recv: recv, Off: x.off, Buf: payload, Chain: chain}
+		op.Recv, op.Off, op.Buf, op.Chain = recv, x.off, payload, chain
 	}
 }
 
@@ -382,7 +387,7 @@ func (q *QP) bind(ssn uint64) *transport.RecvWR {
 }
 
 // place queues the writes of one packet, leaving out bytes that a later packet of the QP has already placed.
-func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check bool) {
+func (q *QP) place(nops *int32, x *slot, psn uint64, data []byte, chain uint32, check bool) {
 	e, s := q.e, &q.rsp
 	lo, end := x.addr, x.addr+uint64(len(data))
 	if end < lo { // wraps around the address space: let the key check refuse it
@@ -390,7 +395,7 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 	}
 	if check && psn+1 < s.top && !planted.Is(planted.NoOverlapCheck) {
 		key, shift, skipped := x.rkey, uint64(0), false
-		for lo < end && j.nops < opsPerPacket-1 {
+		for lo < end && *nops < opsPerPacket-1 {
 			// the next piece that nothing later covers
 			cut, skip := end, lo
 			for n := psn + 1; n < s.top; n++ {
@@ -416,20 +421,21 @@ func (q *QP) place(j *job, x *slot, psn uint64, data []byte, chain uint32, check
 				lo = min(skip, end)
 				continue
 			}
-			op := e.out.op(j)
-			*op = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: lo, RKey: x.rkey, Buf: data[lo-x.addr : cut-x.addr], Chain: chain}
+			op := e.out.op(nops, transport.MemWrite, q)
+			op.Addr, op.RKey, op.Buf, op.Chain = lo, x.rkey, data[lo-x.addr:cut-x.addr], chain
 			lo = cut
 		}
 		if skipped { // the key must be good for what is left out, too
-			*e.out.op(j) = transport.MemOp{Kind: transport.MemCheckWrite, QP: q.owner, Addr: x.addr, RKey: x.rkey, Swap: uint64(len(data)), Chain: chain}
+			op := e.out.op(nops, transport.MemCheckWrite, q)
+			op.Addr, op.RKey, op.Swap, op.Chain = x.addr, x.rkey, uint64(len(data)), chain
 		}
 		if lo < end { // too many pieces: packets as long as the MTU cannot make so many; it costs too much to go on
 			x.code = wire.RefuseInvalid
 		}
 		return
 	}
-	op := e.out.op(j)
-	*op = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: x.addr, RKey: x.rkey, Buf: data, Chain: chain}
+	op := e.out.op(nops, transport.MemWrite, q)
+	op.Addr, op.RKey, op.Buf, op.Chain = x.addr, x.rkey, data, chain
 }
 
 // waitsForTurn reports whether a request does nothing before its turn comes.

@@ -294,9 +294,9 @@ func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte
 		return
 	}
 	if len(payload) > 0 {
-		op := e.out.op(j)
+		op := e.out.op(&j.nops, transport.MemLand, q)
 		//= MR-MSG-073
-		*op = transport.MemOp{Kind: transport.MemLand, QP: q.owner, WR: &w.SendWR, Off: h.ReadOff, Buf: payload}
+		op.WR, op.Off, op.Buf = &w.SendWR, h.ReadOff, payload
 	}
 }
 

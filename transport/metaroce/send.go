@@ -313,11 +313,13 @@ func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 	out := b.Next()
 	j := &t.jobs[t.n]
 	t.n++
-	*j = txJob{p: out, q: q, psn: psn, kind: kind, op: -1}
+	*j = txJob{} // and not a literal: that is made elsewhere and copied, here and below
+	j.p, j.q, j.psn, j.kind, j.op = out, q, psn, kind, -1
 	//= MR-ASC-022 MR-ASC-031 MR-WIRE-022 MR-REL-001
 	h := wire.Header{PKey: 0xFFFF, DestQP: q.remoteQPN, Tag: a.txTag, Path: p.id, Version: wire.Version, TS: e.stamp(), Seq: p.next}
 	op := &t.ops[t.nops]
-	*op = transport.MemOp{QP: q.owner}
+	*op = transport.MemOp{}
+	op.QP = q.owner
 	q.respTurn = kind == txRequest
 	if kind == txRequest {
 		q.fillRequest(j, &h, op)

@@ -38,12 +38,15 @@ func (b bits128) without(c bits128) bits128 { return bits128{b.lo &^ c.lo, b.hi 
 type seqWindow struct {
 	bm  bits128
 	hi  uint32
-	any bool
+	own uint32 // what its owner wants: there would be padding here
 }
+
+// any reports whether a number was seen: then the highest one was.
+func (w *seqWindow) any() bool { return w.bm.lo&1 != 0 }
 
 // place says where a number falls: seen before, too old to know, or new.
 func (w *seqWindow) place(seq uint32) (dup, old bool) {
-	if !w.any {
+	if !w.any() {
 		return false, false
 	}
 	d := serial.U32(w.hi).Sub(serial.U32(seq))
@@ -58,8 +61,8 @@ func (w *seqWindow) place(seq uint32) (dup, old bool) {
 
 // add marks a number as seen.
 func (w *seqWindow) add(seq uint32) {
-	if !w.any {
-		*w = seqWindow{bm: bits128{1, 0}, hi: seq, any: true}
+	if !w.any() {
+		w.bm, w.hi = bits128{1, 0}, seq
 		return
 	}
 	d := serial.U32(seq).Sub(serial.U32(w.hi))
@@ -73,10 +76,10 @@ func (w *seqWindow) add(seq uint32) {
 }
 
 // merge takes in another view of the same numbers and returns which of its numbers are news, relative to its own
-// highest. The caller has checked that hi is a number that exists.
+// highest. The caller has checked that hi is a number that exists, and its bit in bm is set.
 func (w *seqWindow) merge(hi uint32, bm bits128) (news bits128) {
-	if !w.any {
-		*w = seqWindow{bm: bm, hi: hi, any: true}
+	if !w.any() {
+		w.bm, w.hi = bm, hi
 		return bm
 	}
 	d := serial.U32(hi).Sub(serial.U32(w.hi))
