@@ -30,8 +30,12 @@ func (e *Engine) commit() {
 	for i := range o.jobs {
 		e.answer(&o.jobs[i])
 	}
+	var last *assoc
 	for i := range o.jobs {
-		o.jobs[i].a.reschedule()
+		if a := o.jobs[i].a; a != last { // most bursts come from one peer
+			a.reschedule()
+			last = a
+		}
 	}
 	clear(o.jobs)
 	o.jobs, o.touched = o.jobs[:0], o.touched[:0]
