@@ -19,14 +19,16 @@ func (a *assoc) onAck(p *pkt.Packet, h *wire.Header, payload []byte) {
 		e.C.Drop[d]++
 		return
 	}
-	for t, ok := r.Next(); ok; t, ok = r.Next() {
-		if t == wire.BlockRefusal {
-			var f wire.RefusalBlock
-			r.Refusal(&f)
-			a.onRefusal(&f, h.TS)
+	if r.Has(wire.BlockRefusal) {
+		for t, ok := r.Next(); ok; t, ok = r.Next() {
+			if t == wire.BlockRefusal {
+				var f wire.RefusalBlock
+				r.Refusal(&f)
+				a.onRefusal(&f, h.TS)
+			}
 		}
+		r.Rewind()
 	}
-	r.Init(payload)
 	for t, ok := r.Next(); ok; t, ok = r.Next() {
 		switch t {
 		case wire.BlockPath:

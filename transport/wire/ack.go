@@ -202,8 +202,11 @@ func (w *AckWriter) Path(p *PathBlock) bool {
 	binary.BigEndian.PutUint32(b[offPathBlockEcho:], p.Echo)
 	binary.BigEndian.PutUint32(b[offPathBlockHold:], p.Hold)
 	binary.BigEndian.PutUint32(b[offPathBlockCE:], p.CE)
-	for i := 0; offPathBlockBitmap+4*i < len(b); i++ {
-		binary.BigEndian.PutUint32(b[offPathBlockBitmap+4*i:], uint32(p.Bitmap[i/2]>>(i%2*32)))
+	if b = b[offPathBlockBitmap:]; len(b) > 0 { // most blocks of a path that nothing was lost on have one word or two
+		binary.BigEndian.PutUint32(b, uint32(p.Bitmap[0]))
+	}
+	for i := 1; 4*i < len(b); i++ {
+		binary.BigEndian.PutUint32(b[4*i:], uint32(p.Bitmap[i/2]>>(i%2*32)))
 	}
 	return true
 }
@@ -264,7 +267,9 @@ func (w *AckWriter) Trim(t *TrimBlock) bool {
 type AckReader struct {
 	b       []byte // from the next block on
 	cur     []byte // the block that Next found
-	Unknown int    // blocks of unknown type, skipped
+	all     []byte
+	kinds   uint8 // known types that there are, by bit
+	Unknown int   // blocks of unknown type, skipped
 }
 
 // blockLens are the smallest and largest lengths in words, by type. Longer blocks of the fixed kinds are let
@@ -296,17 +301,26 @@ func (r *AckReader) Init(payload []byte) Drop {
 		if words == 0 || 4*words > len(b) {
 			return DropAckBlock
 		}
-		if t < len(blockLens) && t != 0 && (words < blockLens[t][0] || words > blockLens[t][1]) {
-			return DropAckBlock
+		if t < len(blockLens) && t != 0 {
+			if words < blockLens[t][0] || words > blockLens[t][1] {
+				return DropAckBlock
+			}
+			r.kinds |= 1 << t
 		}
 		b = b[4*words:]
 	}
 	if len(b) != 0 {
 		return DropAckLength
 	}
-	r.b = rest
+	r.b, r.all = rest, rest
 	return Accepted
 }
+
+// Has reports whether there are blocks of a known type.
+func (r *AckReader) Has(t BlockType) bool { return r.kinds>>t&1 != 0 }
+
+// Rewind begins the walk anew.
+func (r *AckReader) Rewind() { r.b, r.Unknown = r.all, 0 }
 
 // Next moves to the next block of a known type; false at the end.
 func (r *AckReader) Next() (BlockType, bool) {
@@ -326,15 +340,17 @@ func (r *AckReader) Next() (BlockType, bool) {
 func (r *AckReader) Path(p *PathBlock) {
 	b := r.cur
 	_ = b[PathBlockLen-1]
-	*p = PathBlock{
-		Path:    binary.BigEndian.Uint16(b[offBlockHeadOwn:]),
-		Highest: binary.BigEndian.Uint32(b[offPathBlockHighest:]),
-		Echo:    binary.BigEndian.Uint32(b[offPathBlockEcho:]),
-		Hold:    binary.BigEndian.Uint32(b[offPathBlockHold:]),
-		CE:      binary.BigEndian.Uint32(b[offPathBlockCE:]),
+	p.Path = binary.BigEndian.Uint16(b[offBlockHeadOwn:])
+	p.Highest = binary.BigEndian.Uint32(b[offPathBlockHighest:])
+	p.Echo = binary.BigEndian.Uint32(b[offPathBlockEcho:])
+	p.Hold = binary.BigEndian.Uint32(b[offPathBlockHold:])
+	p.CE = binary.BigEndian.Uint32(b[offPathBlockCE:])
+	p.Bitmap[0], p.Bitmap[1] = 0, 0
+	if b = b[offPathBlockBitmap:]; len(b) > 0 {
+		p.Bitmap[0] = uint64(binary.BigEndian.Uint32(b))
 	}
-	for i := 0; offPathBlockBitmap+4*i < len(b); i++ {
-		p.Bitmap[i/2] |= uint64(binary.BigEndian.Uint32(b[offPathBlockBitmap+4*i:])) << (i % 2 * 32)
+	for i := 1; 4*i < len(b); i++ {
+		p.Bitmap[i/2] |= uint64(binary.BigEndian.Uint32(b[4*i:])) << (i % 2 * 32)
 	}
 }
 
