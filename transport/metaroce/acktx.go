@@ -371,25 +371,24 @@ func (a *assoc) addLimits(w *wire.AckWriter) (more bool) {
 
 func (a *assoc) addPaths(w *wire.AckWriter) (more bool) {
 	e, r := a.e, &a.rx
-	keep := r.dirty[:0]
+	keep := 0
+	var b wire.PathBlock
 	for _, p := range r.dirty {
-		if more {
-			keep = append(keep, p)
-			continue
+		if !more && p.ok.any() {
+			bm := &p.ok.bm
+			//= MR-REL-011 MR-REL-022
+			b.Path, b.Highest, b.Echo, b.Hold, b.CE = p.id(), p.ok.hi, p.echo, uint32(e.now.Sub(p.arrived)>>4), p.ce
+			b.Bitmap[0], b.Bitmap[1] = bm.lo>>1|bm.hi<<63, bm.hi>>1
+			more = !w.Path(&b)
 		}
-		bm := p.ok.bm
-		//= MR-REL-011 MR-REL-022
-		blk := wire.PathBlock{Path: p.id(), Highest: p.ok.hi, Echo: p.echo, Hold: uint32(e.now.Sub(p.arrived) >> 4), CE: p.ce,
-			Bitmap: [2]uint64{bm.lo>>1 | bm.hi<<63, bm.hi >> 1}}
-		if p.ok.any() && !w.Path(&blk) {
-			more = true
-			keep = append(keep, p)
-			continue
+		if !more {
+			p.ok.own--
 		}
-		if p.ok.own--; p.ok.own > 0 {
-			keep = append(keep, p)
+		if p.ok.own > 0 {
+			r.dirty[keep] = p
+			keep++
 		}
 	}
-	r.dirty = keep
+	r.dirty = r.dirty[:keep]
 	return more
 }
