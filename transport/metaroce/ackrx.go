@@ -218,6 +218,7 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	//= MR-REL-032
 	if rtt <= 0 || rtt >= rttMax {
 		pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, CE: ce})
+		pl.cwnd = pl.win.Window()
 		return
 	}
 	update := func(s, v *mono.Duration, shift uint) {
@@ -242,8 +243,9 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	q := float64(rtt - pl.base)
 	pl.avgq += (q - pl.avgq) / 16
 	p.marked(ce, q)
-	full := 10*(pl.inflight+bytes) >= 7*pl.win.Window()
+	full := 10*(pl.inflight+bytes) >= 7*pl.cwnd
 	pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, RTT: rtt, Base: pl.base, CE: ce, Full: full})
+	pl.cwnd = pl.win.Window()
 	//= MR-PATH-021
 	if pl.recycle.len() < recycleMax && !ce && q <= max(recycleDelay*pl.avgq, float64(a.srtt)/20) {
 		pl.recycle.push(uint64(p.id & 0xff))

@@ -98,6 +98,7 @@ type planeTx struct {
 	idx        int
 	state      planeState
 	win        cc.Controller
+	cwnd       int       // its window: each packet sent asks for it
 	grant      int       // the receiver's; in bytes
 	grantTS    uint32    // the peer's clock when it was given
 	grantAt    mono.Time // when it came, by the caller's clock; 0 = it is HELLO's
@@ -195,7 +196,7 @@ func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 			pl.probeAt, pl.probeGap = e.now, probeFirst
 		}
 		pl.rate = c.RateBps
-		pl.win = pl.newWindow()
+		pl.newWindow()
 	}
 	a.resetRTT()
 	if a.loopback = e.ownAddr(remote); a.loopback { // over a wire inside, which no link failure concerns
@@ -208,12 +209,19 @@ func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 	return a
 }
 
-func (pl *planeTx) newWindow() cc.Controller {
+// newWindow makes the controller anew.
+func (pl *planeTx) newWindow() {
 	c := pl.a.e.cfg.Planes[pl.idx]
 	//= MR-CC-006 MR-CC-008
 	target := max(c.TimerNoise, 6*mono.Microsecond)
-	return pl.profile.Make(cc.Limits{Packet: min(c.PacketMax, maxPayload+128), Start: defaultWindow, Max: 4 << 20, Target: target,
+	pl.win = pl.profile.Make(cc.Limits{Packet: min(c.PacketMax, maxPayload+128), Start: defaultWindow, Max: 4 << 20, Target: target,
 		Rate: float64(pl.rate) / 8e9, Noise: c.TimerNoise})
+	pl.cwnd = pl.win.Window()
+}
+
+func (pl *planeTx) setWindow(w int) {
+	pl.win.Reset(w)
+	pl.cwnd = pl.win.Window()
 }
 
 // peerRate takes in the rate of the peer's port: the lower one of the two bounds the window. 0 = it has none.
@@ -223,10 +231,10 @@ func (pl *planeTx) peerRate(bps uint64) {
 		r = bps
 	}
 	if r != pl.rate {
-		w := pl.win.Window()
+		w := pl.cwnd
 		pl.rate = r
-		pl.win = pl.newWindow()
-		pl.win.Reset(w)
+		pl.newWindow()
+		pl.setWindow(w)
 	}
 }
 
@@ -355,7 +363,7 @@ func (a *assoc) renew() {
 		pl.mtu = mtuTx{most: pl.mtu.most}
 		pl.refresh()
 		pl.cur, pl.curLeft, pl.grant, pl.grantAt = nil, 0, defaultWindow, 0
-		pl.win.Reset(defaultWindow)
+		pl.setWindow(defaultWindow)
 		pl.nextSend = 0
 	}
 	a.resetRTT()

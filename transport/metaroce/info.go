@@ -102,7 +102,7 @@ func (e *Engine) Assocs() []AssocInfo {
 
 func (pl *planeTx) info() PlaneInfo {
 	pi := PlaneInfo{Plane: pl.idx, State: planeStateNames[pl.state], Profile: pl.profile.Name, Entropies: pl.ent.Mode.String(),
-		Window: pl.win.Window(), Grant: pl.grant, InFlight: pl.inflight, PacketMax: pl.packetMax, SRTT: pl.a.srtt, Base: pl.base,
+		Window: pl.cwnd, Grant: pl.grant, InFlight: pl.inflight, PacketMax: pl.packetMax, SRTT: pl.a.srtt, Base: pl.base,
 		Loss: pl.lossMean, Sent: pl.sent, Acked: pl.acked, Lost: pl.lost, Spurious: pl.spurious, Failures: pl.failures, Paths: []PathInfo{}}
 	for i, p := range pl.paths {
 		if p == nil {

@@ -276,7 +276,7 @@ func (pl *planeTx) onProbeAck(id uint32) {
 	pl.state, pl.probeAt, pl.timeouts = planeActive, never, 0
 	pl.vain++
 	//= MR-PATH-034
-	pl.win.Reset(8 * maxPayload)
+	pl.setWindow(8 * maxPayload)
 	e.C.PlaneReturns++
 	e.host.Event(transport.Event{Kind: transport.EventPlaneUp, Peer: pl.a.name, Plane: pl.idx})
 	for _, q := range pl.a.qps {

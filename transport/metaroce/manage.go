@@ -294,11 +294,11 @@ func (e *Engine) SetProfile(now mono.Time, peer netip.Addr, p cc.Profile) error 
 		e.profile = p
 	}
 	for _, pl := range planes {
-		w := pl.win.Window()
+		w := pl.cwnd
 		//= MR-CC-030
 		pl.profile = p
-		pl.win = pl.newWindow()
-		pl.win.Reset(w)
+		pl.newWindow()
+		pl.setWindow(w)
 		pl.a.wakeAll()
 	}
 	return nil

@@ -190,6 +190,7 @@ func (e *Engine) lose(i int32) {
 	}
 	p.pl.a.lastLoss = e.now
 	p.pl.win.OnLoss(e.now, size)
+	p.pl.cwnd = p.pl.win.Window()
 	//= MR-REL-045 MR-MSG-096
 	if r.q.inc == r.inc && (!planted.Is(planted.RequestLostForGood) || r.kind != txRequest) {
 		r.q.onLost(r.kind, r.psn)

@@ -155,8 +155,12 @@ func (a *assoc) choosePath(q *QP, lost int) *txPath {
 	} else if lost >= 0 {
 		first = n
 	}
+	at := a.rrPlane
 	for i := first; i < 3*n; i++ {
-		pl := &a.planes[(a.rrPlane+i)%n]
+		pl := &a.planes[at]
+		if at++; at == n {
+			at = 0
+		}
 		//= MR-PATH-024 MR-PATH-016
 		if !pl.room() || !pl.carries(q) || i < n && pl.passedOver() || i < 2*n && lost >= 0 && pl.idx == lost>>8 {
 			continue
@@ -166,10 +170,8 @@ func (a *assoc) choosePath(q *QP, lost int) *txPath {
 			continue
 		}
 		//= MR-PATH-002 MR-PATH-020
-		if pl.curLeft <= 0 {
-			a.rrPlane = (a.rrPlane + i + 1) % n
-		} else {
-			a.rrPlane = (a.rrPlane + i) % n
+		if a.rrPlane = pl.idx; pl.curLeft <= 0 {
+			a.rrPlane = at
 		}
 		return p
 	}
@@ -195,7 +197,7 @@ func (a *assoc) carries(q *QP) bool {
 // limit is the window in bytes: the controller's and the receiver's grant; one packet always goes.
 //
 // = MR-CC-001 MR-CC-002 MR-CC-011
-func (pl *planeTx) limit() int { return max(min(pl.win.Window(), pl.grant), 1) }
+func (pl *planeTx) limit() int { return max(min(pl.cwnd, pl.grant), 1) }
 
 // room reports whether the window takes another transmission.
 //
@@ -228,9 +230,7 @@ func (pl *planeTx) pace(size int) {
 // pick chooses a path: the one of the running burst, else the head of the recycle queue, else a random one. The path
 // that a packet was lost on is the last choice.
 func (pl *planeTx) pick(lost int) *txPath {
-	//= MR-PATH-024 MR-PATH-025
-	ok := func(p *txPath) bool { return p.outstanding() < outstandingMax && int(p.id) != lost && pl.usableNow(p) }
-	if pl.cur != nil && pl.curLeft > 0 && ok(pl.cur) {
+	if pl.cur != nil && pl.curLeft > 0 && pl.takes(pl.cur, lost) {
 		pl.curLeft--
 		return pl.cur
 	}
@@ -243,18 +243,18 @@ func (pl *planeTx) pick(lost int) *txPath {
 		case int(q.id) == lost:
 			pl.recycle.push(uint64(q.id & 0xff))
 		//= MR-PATH-020 MR-PATH-022
-		case ok(q) && q.restUntil <= e.now && !e.rnd.Chance(recycleRenew):
+		case pl.takes(q, lost) && q.restUntil <= e.now && !e.rnd.Chance(recycleRenew):
 			p = q
 		}
 	}
 	for try := 0; p == nil && try < 4; try++ {
 		//= MR-ASC-051
-		if q := pl.path(pl.randomPath()); ok(q) && (try == 3 || !q.shuns()) {
+		if q := pl.path(pl.randomPath()); pl.takes(q, lost) && (try == 3 || !q.shuns()) {
 			p = q
 		}
 	}
 	if p == nil { // luck was against it, or there are few: any that will do, the lost one's last
-		p = pl.anyPath(lost, ok)
+		p = pl.anyPath(lost)
 	}
 	if p == nil {
 		return nil
@@ -263,10 +263,16 @@ func (pl *planeTx) pick(lost int) *txPath {
 	return p
 }
 
+// takes reports whether the path takes a packet that was not lost there.
+func (pl *planeTx) takes(p *txPath, lost int) bool {
+	//= MR-PATH-024 MR-PATH-025
+	return p.outstanding() < outstandingMax && int(p.id) != lost && pl.usableNow(p)
+}
+
 // anyPath returns the first path that will do; the one that a packet was lost on when no other is usable; or nil.
-func (pl *planeTx) anyPath(lost int, ok func(*txPath) bool) *txPath {
+func (pl *planeTx) anyPath(lost int) *txPath {
 	for m := pl.usable; m != 0; m &= m - 1 {
-		if p := pl.path(bits.TrailingZeros64(m)); ok(p) {
+		if p := pl.path(bits.TrailingZeros64(m)); pl.takes(p, lost) {
 			return p
 		}
 	}
