@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"math/bits"
 
 	"github.com/metaroce/metaroce/internal/serial"
 )
@@ -63,17 +64,11 @@ func (p *PathBlock) Len() int { return PathBlockLen + 4*p.words() }
 //
 // = MR-WIRE-074
 func (p *PathBlock) words() int {
-	switch {
-	case p.Bitmap[1]>>32 != 0:
-		return 4
-	case p.Bitmap[1] != 0:
-		return 3
-	case p.Bitmap[0]>>32 != 0:
-		return 2
-	case p.Bitmap[0] != 0:
-		return 1
+	n := bits.Len64(p.Bitmap[0])
+	if p.Bitmap[1] != 0 {
+		n = 64 + bits.Len64(p.Bitmap[1])
 	}
-	return 0
+	return (n + 31) / 32
 }
 
 // PlaneBlock reports what arrived on one plane and what may be in flight there.
@@ -202,10 +197,14 @@ func (w *AckWriter) Path(p *PathBlock) bool {
 	binary.BigEndian.PutUint32(b[offPathBlockEcho:], p.Echo)
 	binary.BigEndian.PutUint32(b[offPathBlockHold:], p.Hold)
 	binary.BigEndian.PutUint32(b[offPathBlockCE:], p.CE)
-	if b = b[offPathBlockBitmap:]; len(b) > 0 { // most blocks of a path that nothing was lost on have one word or two
-		binary.BigEndian.PutUint32(b, uint32(p.Bitmap[0]))
+	if all := w.b[w.n-len(b):]; len(all) >= MaxPathBlock { // how many words there are no processor foresees: all go, what is beyond is written over
+		all = all[offPathBlockBitmap:MaxPathBlock]
+		binary.BigEndian.PutUint64(all, bits.RotateLeft64(p.Bitmap[0], 32))
+		binary.BigEndian.PutUint64(all[8:], bits.RotateLeft64(p.Bitmap[1], 32))
+		return true
 	}
-	for i := 1; 4*i < len(b); i++ {
+	b = b[offPathBlockBitmap:]
+	for i := 0; 4*i < len(b); i++ {
 		binary.BigEndian.PutUint32(b[4*i:], uint32(p.Bitmap[i/2]>>(i%2*32)))
 	}
 	return true
@@ -265,11 +264,12 @@ func (w *AckWriter) Trim(t *TrimBlock) bool {
 
 // AckReader walks over the blocks of an ACK. Init checks everything; what follows cannot fail.
 type AckReader struct {
-	b       []byte // from the next block on
-	cur     []byte // the block that Next found
-	all     []byte
-	kinds   uint8 // known types that there are, by bit
-	Unknown int   // blocks of unknown type, skipped
+	all     []byte // the blocks
+	cur     []byte // the one that Next found …
+	at      int    // … and where it begins
+	next    int    // where the next one does
+	kinds   uint8  // known types that there are, by bit
+	Unknown int    // blocks of unknown type, skipped
 }
 
 // blockLens are the smallest and largest lengths in words, by type. Longer blocks of the fixed kinds are let
@@ -312,7 +312,7 @@ func (r *AckReader) Init(payload []byte) Drop {
 	if len(b) != 0 {
 		return DropAckLength
 	}
-	r.b, r.all = rest, rest
+	r.all = rest
 	return Accepted
 }
 
@@ -320,13 +320,14 @@ func (r *AckReader) Init(payload []byte) Drop {
 func (r *AckReader) Has(t BlockType) bool { return r.kinds>>t&1 != 0 }
 
 // Rewind begins the walk anew.
-func (r *AckReader) Rewind() { r.b, r.Unknown = r.all, 0 }
+func (r *AckReader) Rewind() { r.next, r.Unknown = 0, 0 }
 
 // Next moves to the next block of a known type; false at the end.
 func (r *AckReader) Next() (BlockType, bool) {
-	for len(r.b) > 0 {
-		n := 4 * int(r.b[offBlockHeadWords])
-		r.cur, r.b = r.b[:n], r.b[n:]
+	for r.next < len(r.all) {
+		b := r.all[r.next:]
+		n := 4 * int(b[offBlockHeadWords])
+		r.cur, r.at, r.next = b[:n], r.next, r.next+n
 		if t := BlockType(r.cur[offBlockHeadType]); t >= BlockPath && t <= BlockTrim {
 			return t, true
 		}
@@ -345,11 +346,16 @@ func (r *AckReader) Path(p *PathBlock) {
 	p.Echo = binary.BigEndian.Uint32(b[offPathBlockEcho:])
 	p.Hold = binary.BigEndian.Uint32(b[offPathBlockHold:])
 	p.CE = binary.BigEndian.Uint32(b[offPathBlockCE:])
-	p.Bitmap[0], p.Bitmap[1] = 0, 0
-	if b = b[offPathBlockBitmap:]; len(b) > 0 {
-		p.Bitmap[0] = uint64(binary.BigEndian.Uint32(b))
+	n := 8 * (len(b) - offPathBlockBitmap)             // bits
+	if all := r.all[r.at:]; len(all) >= MaxPathBlock { // as in writing: all words, and then those that are not ours go
+		all = all[offPathBlockBitmap:MaxPathBlock]
+		lo, hi := bits.RotateLeft64(binary.BigEndian.Uint64(all), 32), bits.RotateLeft64(binary.BigEndian.Uint64(all[8:]), 32)
+		p.Bitmap[0], p.Bitmap[1] = lo&^(^uint64(0)<<uint(n)), hi&^(^uint64(0)<<uint(max(n-64, 0)))
+		return
 	}
-	for i := 1; 4*i < len(b); i++ {
+	p.Bitmap[0], p.Bitmap[1] = 0, 0
+	b = b[offPathBlockBitmap:]
+	for i := 0; 4*i < len(b); i++ {
 		p.Bitmap[i/2] |= uint64(binary.BigEndian.Uint32(b[4*i:])) << (i % 2 * 32)
 	}
 }
