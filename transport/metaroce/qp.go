@@ -235,7 +235,7 @@ func (q *QP) clear() {
 	q.inc++
 	q.state, q.a, q.talked, q.served, q.haveMinTS = StateReset, nil, false, false, false
 	q.req = requester{sq: sq, ps: ring[pst]{s: q.req.ps.s}, seen: ring[bool]{s: q.req.seen.s}, stop: never64}
-	q.rsp = responder{slots: ring[slot]{s: q.rsp.slots.s}, bound: ring[*transport.RecvWR]{s: q.rsp.bound.s}, resps: ring[respPkt]{s: q.rsp.resps.s}}
+	q.rsp = responder{slots: ring[slot]{s: q.rsp.slots.s}, wrote: ring[wroteBlock]{s: q.rsp.wrote.s}, bound: ring[*transport.RecvWR]{s: q.rsp.bound.s}, resps: ring[respPkt]{s: q.rsp.resps.s}}
 	q.rsp.bound.init(firstSSN)
 	q.rsp.nbind = firstSSN
 }

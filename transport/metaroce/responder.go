@@ -42,6 +42,7 @@ type responder struct {
 	arr    uint64 // within a call: all below have arrived and are in memory, or will be by operations already queued in order
 	top    uint64 // one past the highest PSN that arrived
 	slots  ring[slot]
+	wrote  ring[wroteBlock]        // where the WRITEs among them went
 	bound  ring[*transport.RecvWR] // by send number; lo = lowest not completed
 	nbind  uint64                  // next send number without a receive
 	posted uint64                  // receives posted since RESET
@@ -68,6 +69,7 @@ type responder struct {
 func (s *responder) start(psn0 uint64, maxRd int, minRNR uint8) {
 	s.exp, s.arr, s.top = psn0, psn0, psn0
 	s.slots.init(psn0)
+	s.wrote.init(psn0 >> wroteShift)
 	s.resps.init(firstResp)
 	s.respNext = firstResp
 	s.nrd = firstSSN
@@ -173,30 +175,6 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 	q.take(a, rp, h, payload, p, psn)
 }
 
-// overBusy reports whether a later packet of this burst writes some of the same bytes. Whether it may is known when it
-// is done, and only then it is newer data.
-func (q *QP) overBusy(psn uint64, h *wire.Header, n int) bool {
-	s := &q.rsp
-	if !q.touched || n == 0 || h.Op != wire.OpWrite && h.Op != wire.OpWriteImm {
-		return false
-	}
-	for k := psn + 1; k < s.top; k++ {
-		//= MR-MSG-025
-		y := s.slots.at(k)
-		if y.st != slotBusy || !y.write || y.buf != 0 {
-			continue
-		}
-		at := y.addr
-		if y.rkey != h.RKey {
-			at += q.e.host.KeyOffset(q.owner, y.rkey) - q.e.host.KeyOffset(q.owner, h.RKey)
-		}
-		if at < h.VA+uint64(n) && h.VA < at+uint64(y.n) {
-			return true
-		}
-	}
-	return false
-}
-
 // answerFailed: a failed QP answers every packet, or the loss of its one answer would hang the peer or lie to it.
 func (q *QP) answerFailed(a *assoc, rp *rxPath, h *wire.Header, p *pkt.Packet) {
 	s := &q.rsp
@@ -286,6 +264,9 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 		a.rx.noteLimit(q)
 	}
 	s.top = max(s.top, psn+1)
+	if x.write && x.buf == 0 && x.n > 0 && !inTurn {
+		s.noteWrite(psn, x)
+	}
 	//= MR-MSG-054
 	if inTurn && !waitsForTurn(h.Op) && h.Op != wire.OpSendInv && x.code == 0 { // what follows an invalidation waits for it
 		q.arrive()
@@ -395,10 +376,11 @@ func (q *QP) place(nops *int32, x *slot, psn uint64, data []byte, chain uint32, 
 	}
 	if check && psn+1 < s.top && !planted.Is(planted.NoOverlapCheck) {
 		key, shift, skipped := x.rkey, uint64(0), false
+		from, to := q.wroteOver(psn, lo, end, key)
 		for lo < end && *nops < opsPerPacket-1 {
 			// the next piece that nothing later covers
 			cut, skip := end, lo
-			for n := psn + 1; n < s.top; n++ {
+			for n := from; n < to; n++ {
 				y := s.slots.at(n)
 				//= MR-MSG-025
 				if !y.write || (y.st != slotPlaced || y.buf != 0) && !planted.Is(planted.HeldCountsAsPlaced) {
