@@ -190,7 +190,12 @@ func (q *QP) remoteErr(need uint32) transport.MemErr {
 }
 
 func (n *NIC) queueRemote(q *QP, op *transport.MemOp, i int, need uint32) transport.MemErr {
-	addr, ok := q.remoteAddr(op.RKey, need, op.Addr, uint32(len(op.Buf)))
+	size := len(op.Buf)
+	//= MR-MSG-036
+	if op.Kind == transport.MemWrite {
+		size = max(size, int(op.Swap))
+	}
+	addr, ok := q.remoteAddr(op.RKey, need, op.Addr, uint32(size))
 	if !ok {
 		n.C.RemoteAccessErrors++
 		return q.remoteErr(need)

@@ -167,7 +167,8 @@ const (
 	MemLand
 	// MemScatter writes Buf to the list of Recv at byte Off.
 	MemScatter
-	// MemWrite writes Buf to remote address Addr under RKey; needs the remote-write right.
+	// MemWrite writes Buf to remote address Addr under RKey; needs the remote-write right. Swap bytes from Addr on are
+	// checked where those are more: a packet shows where its whole message ends.
 	MemWrite
 	// MemRead reads Buf from remote address Addr under RKey; needs the remote-read right.
 	MemRead

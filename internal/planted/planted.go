@@ -34,6 +34,7 @@ const (
 	LengthOfLastPacket     // a receive completion says the bytes of the last packet
 	SolicitedLost
 	HeldLeak
+	OwnBytesChecked   // a WRITE that ends out of bounds places what is in bounds
 	KeptResultsCount  // answers that are kept count against max_dest_rd_atomic
 	RefusedIsReported // a refused packet stands in the path block, too
 
@@ -71,7 +72,7 @@ var names = [bugs]string{"none",
 	"no-overlap-check", "no-overlap-check-at-commit", "held-counts-as-placed", "tail-early", "held-full-acked", "no-key-recheck", "atomic-twice",
 	"relaxed-bypasses-atomic", "bind-at-arrival", "invalidate-at-arrival", "fatal-at-arrival", "ack-what-released", "fatal-refusal-once",
 	"unknown-qp-silent", "duplicate-not-acked", "error-keeps-bound", "reset-keeps-bound", "receive-twice", "receive-unbounded",
-	"length-of-last-packet", "solicited-lost", "held-leak", "kept-results-count", "refused-is-reported",
+	"length-of-last-packet", "solicited-lost", "held-leak", "own-bytes-checked", "kept-results-count", "refused-is-reported",
 	"read-resend-rereads", "response-lost-for-good", "response-leak",
 	"no-fence", "fence-waits-for-ack-only", "no-atomic-fence", "no-read-limit", "short-tail", "read-done-on-ack", "complete-on-last-ack",
 	"refusal-as-delivered", "no-zero-window-probe", "rnr-early-counted", "no-qp-copies-counted", "fatal-not-cumulative",

@@ -95,6 +95,8 @@ func (h host) remote(m *transport.MemOp) transport.MemErr {
 		size = 8
 	case m.Kind == transport.MemCheckRead || m.Kind == transport.MemCheckWrite:
 		size = int(m.Swap)
+	case m.Kind == transport.MemWrite:
+		size = max(size, int(m.Swap))
 	}
 	if k == nil || (m.Kind == transport.MemWrite || m.Kind == transport.MemCheckWrite) && !k.write || !k.read && (m.Kind == transport.MemRead || m.Kind == transport.MemCheckRead) || atomic && !k.atomic {
 		return transport.MemAccess
@@ -102,6 +104,9 @@ func (h host) remote(m *transport.MemOp) transport.MemErr {
 	r, off := h.n.at(m.Addr+k.shift, size)
 	if r != k.reg {
 		return transport.MemAccess
+	}
+	if m.Kind == transport.MemWrite {
+		size = len(m.Buf)
 	}
 	b := r.b[off : off+size]
 	switch m.Kind {

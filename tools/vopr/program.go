@@ -184,6 +184,8 @@ func (f *flow) spoil(x *op, wr *transport.SendWR) {
 			wr.RemoteAddr, x.bad = wr.RemoteAddr^4, badInv
 		case r.IntN(2) == 0:
 			wr.RKey, x.bad = 0xDEAD, badAccess
+		case x.kind.IsWrite() && x.n > 8 && r.IntN(2) == 0: // over the end
+			wr.RemoteAddr, x.bad = wr.RemoteAddr+uint64(len(x.z.reg.b)-x.off-1-r.IntN(x.n-1)), badAccess
 		default: // behind the end
 			wr.RemoteAddr, x.bad = wr.RemoteAddr+uint64(len(x.z.reg.b)-x.off+7)&^7, badAccess
 		}

@@ -306,7 +306,7 @@ func (q *QP) takeWrite(x *slot, h *wire.Header, payload []byte, j *job, hold, re
 	x.write = !relaxed
 	//= MR-MSG-020 MR-MSG-021 MR-MSG-022 MR-VRB-005
 	if !hold && len(payload) > 0 {
-		q.place(&j.nops, x, j.psn, payload, chain, !relaxed)
+		q.place(&j.nops, x, j.psn, payload, h.Len, chain, !relaxed)
 	}
 }
 
@@ -367,9 +367,14 @@ func (q *QP) bind(ssn uint64) *transport.RecvWR {
 	return *s.bound.at(ssn)
 }
 
-// place queues the writes of one packet, leaving out bytes that a later packet of the QP has already placed.
-func (q *QP) place(nops *int32, x *slot, psn uint64, data []byte, chain uint32, check bool) {
+// place queues the writes of one packet, leaving out bytes that a later packet of the QP has already placed. reach is
+// how far its message goes from its address on: nothing of one that ends out of bounds is written.
+func (q *QP) place(nops *int32, x *slot, psn uint64, data []byte, reach, chain uint32, check bool) {
 	e, s := q.e, &q.rsp
+	if planted.Is(planted.OwnBytesChecked) {
+		reach = uint32(len(data))
+	}
+	all := uint64(reach) + x.addr
 	lo, end := x.addr, x.addr+uint64(len(data))
 	if end < lo { // wraps around the address space: let the key check refuse it
 		check = false
@@ -404,12 +409,13 @@ func (q *QP) place(nops *int32, x *slot, psn uint64, data []byte, chain uint32, 
 				continue
 			}
 			op := e.out.op(nops, transport.MemWrite, q)
-			op.Addr, op.RKey, op.Buf, op.Chain = lo, x.rkey, data[lo-x.addr:cut-x.addr], chain
+			//= MR-MSG-036
+			op.Addr, op.RKey, op.Buf, op.Swap, op.Chain = lo, x.rkey, data[lo-x.addr:cut-x.addr], all-lo, chain
 			lo = cut
 		}
 		if skipped { // the key must be good for what is left out, too
 			op := e.out.op(nops, transport.MemCheckWrite, q)
-			op.Addr, op.RKey, op.Swap, op.Chain = x.addr, x.rkey, uint64(len(data)), chain
+			op.Addr, op.RKey, op.Swap, op.Chain = x.addr, x.rkey, uint64(reach), chain
 		}
 		if lo < end { // too many pieces: packets as long as the MTU cannot make so many; it costs too much to go on
 			x.code = wire.RefuseInvalid
@@ -417,7 +423,7 @@ func (q *QP) place(nops *int32, x *slot, psn uint64, data []byte, chain uint32, 
 		return
 	}
 	op := e.out.op(nops, transport.MemWrite, q)
-	op.Addr, op.RKey, op.Buf, op.Chain = x.addr, x.rkey, data, chain
+	op.Addr, op.RKey, op.Buf, op.Swap, op.Chain = x.addr, x.rkey, data, uint64(reach), chain
 }
 
 // waitsForTurn reports whether a request does nothing before its turn comes.

@@ -278,7 +278,7 @@ func (q *QP) takeWrite(j *job, h *ib.Header, payload []byte) {
 	case !q.sized(h, len(payload)) || uint64(off)+uint64(n) > uint64(s.length) || j.last != (s.off == s.length):
 		j.syndrome, j.status = ib.NakInvalid, transport.RemInvReqErr
 	case n > 0:
-		*e.in.op(j) = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: s.va + uint64(off), RKey: s.rkey, Buf: payload, Chain: q.qpn}
+		*e.in.op(j) = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: s.va + uint64(off), RKey: s.rkey, Buf: payload, Swap: uint64(s.length - off), Chain: q.qpn}
 	}
 }
 

@@ -71,6 +71,8 @@ func (m *Memory) one(op *transport.MemOp) transport.MemErr {
 		n = 8
 	} else if op.Kind == transport.MemCheckRead || op.Kind == transport.MemCheckWrite {
 		n = op.Swap
+	} else if op.Kind == transport.MemWrite {
+		n = max(n, op.Swap)
 	}
 	if !ok || op.Addr < k.Lo || op.Addr+n > k.Hi || op.Addr+n < op.Addr ||
 		(op.Kind == transport.MemWrite || op.Kind == transport.MemCheckWrite) && !k.Write || (op.Kind == transport.MemRead || op.Kind == transport.MemCheckRead) && !k.Read || atomic && !k.Atomic {

@@ -37,6 +37,31 @@ func TestSpecChecks(t *testing.T) {
 	}
 }
 
+// TestSpecWholeMessage: a packet that is in bounds of a message that is not places nothing, in whatever order they come,
+// with later packets in its way and under relaxed keys, too.
+func TestSpecWholeMessage(t *testing.T) {
+	for name, relaxed := range map[string]bool{"strict": false, "relaxed": true} {
+		for _, over := range []bool{false, true} {
+			f, q := receiver(t, Config{Seed: 1})
+			f.n.Keys[8] = Key{0, 4096, true, true, false, relaxed}
+			if over {
+				f.deliver(f.write(q, 2, "A", 3900, 8, bytesOf(2, 50)))
+			}
+			h := to(q, wire.OpWrite, 1, "A")
+			h.VA, h.RKey, h.Len = 3840, 8, 257
+			second := f.packet(h, bytesOf(1, 256))
+			f.deliver(second)
+			h.PSN, h.VA, h.Len = 0, 3584, 513
+			first := f.packet(h, bytesOf(1, 256))
+			//= MR-MSG-036
+			f.want(name, f.deliver(first), first, "ACCESS")
+			if n := bytes.Count(f.n.Mem, []byte{1}); n != 0 || !q.Failed {
+				t.Errorf("%s, over others %v: %d bytes were written, failed %v", name, over, n, q.Failed)
+			}
+		}
+	}
+}
+
 // TestSpecTails: a tail waits for its turn, but not in regions with relaxed ordering, unless an atomic is pending.
 func TestSpecTails(t *testing.T) {
 	for _, c := range []struct {
