@@ -30,8 +30,10 @@ type EngineQP interface {
 	// ToSQD stops what is posted from here on; the device posts nothing meanwhile. Resume goes on.
 	ToSQD()
 	Resume(now mono.Time)
-	// SetTimers changes what may be changed while the QP works.
-	SetTimers(minRNR uint8)
+	// Change takes over what may change while the QP works: min_rnr_timer, and in SQD timers, retries, READ limits and,
+	// once it is drained, the addresses and their class. The rest of both is what the QP was told before. It reports
+	// false when the engine has no room for another peer; then nothing has changed.
+	Change(now mono.Time, a RTRAttr, s RTSAttr) bool
 	// SetQKey sets the key that a UD QP wants to see in what it receives; in every state from INIT on.
 	SetQKey(k uint32)
 	// ToError flushes: everything posted and not complete completes with WRFlushErr, receives in hand too.

@@ -34,15 +34,24 @@ func (e mrEngine) CreateQP(qpn uint32, c EngineQPConfig) EngineQP {
 	return mrQP{e.Engine.CreateQP(qpn, metaroce.QPConfig{Owner: c.Owner, SQEntries: c.SQEntries, MaxSendSGE: c.MaxSendSGE, SRQ: c.SRQ})}
 }
 
-// ToRTR implements EngineQP.
-func (q mrQP) ToRTR(now mono.Time, a RTRAttr) bool {
-	return q.QP.ToRTR(now, metaroce.RTRAttr{Local: a.LocalAddr, Remote: a.RemoteAddr, RemoteQPN: a.RemoteQPN, RQPSN: a.RQPSN,
-		PathMTU: a.PathMTU, MaxDestRdAtomic: int(a.MaxDestRdAtomic), MinRNRTimer: a.MinRNRTimer, TrafficClass: a.TrafficClass})
+func mrRTR(a *RTRAttr) metaroce.RTRAttr {
+	return metaroce.RTRAttr{Local: a.LocalAddr, Remote: a.RemoteAddr, RemoteQPN: a.RemoteQPN, RQPSN: a.RQPSN,
+		PathMTU: a.PathMTU, MaxDestRdAtomic: int(a.MaxDestRdAtomic), MinRNRTimer: a.MinRNRTimer, TrafficClass: a.TrafficClass}
 }
 
+func mrRTS(a *RTSAttr) metaroce.RTSAttr {
+	return metaroce.RTSAttr{SQPSN: a.SQPSN, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, MaxRdAtomic: int(a.MaxRdAtomic)}
+}
+
+// ToRTR implements EngineQP.
+func (q mrQP) ToRTR(now mono.Time, a RTRAttr) bool { return q.QP.ToRTR(now, mrRTR(&a)) }
+
 // ToRTS implements EngineQP.
-func (q mrQP) ToRTS(now mono.Time, a RTSAttr) {
-	q.QP.ToRTS(now, metaroce.RTSAttr{SQPSN: a.SQPSN, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, MaxRdAtomic: int(a.MaxRdAtomic)})
+func (q mrQP) ToRTS(now mono.Time, a RTSAttr) { q.QP.ToRTS(now, mrRTS(&a)) }
+
+// Change implements EngineQP.
+func (q mrQP) Change(now mono.Time, a RTRAttr, s RTSAttr) bool {
+	return q.QP.Change(now, mrRTR(&a), mrRTS(&s))
 }
 
 // SetQKey implements EngineQP: only UD QPs have one.

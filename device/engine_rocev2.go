@@ -41,16 +41,25 @@ func (e ibEngine) CreateQP(qpn uint32, c EngineQPConfig) EngineQP {
 	return ibQP{e.Engine.CreateQP(qpn, rocev2.QPConfig{Owner: c.Owner, Type: c.Type, SQEntries: c.SQEntries, MaxSendSGE: c.MaxSendSGE, SRQ: c.SRQ}), e.Engine}
 }
 
-// ToRTR implements EngineQP.
-func (q ibQP) ToRTR(now mono.Time, a RTRAttr) bool {
-	return q.QP.ToRTR(now, rocev2.RTRAttr{Local: a.LocalAddr, Remote: a.RemoteAddr, RemoteQPN: a.RemoteQPN, RQPSN: a.RQPSN,
+func ibRTR(a *RTRAttr) rocev2.RTRAttr {
+	return rocev2.RTRAttr{Local: a.LocalAddr, Remote: a.RemoteAddr, RemoteQPN: a.RemoteQPN, RQPSN: a.RQPSN,
 		PathMTU: a.PathMTU, MaxDestRdAtomic: int(a.MaxDestRdAtomic), MinRNRTimer: a.MinRNRTimer, TrafficClass: a.TrafficClass,
-		HopLimit: a.HopLimit, FlowLabel: a.FlowLabel})
+		HopLimit: a.HopLimit, FlowLabel: a.FlowLabel}
 }
 
+func ibRTS(a *RTSAttr) rocev2.RTSAttr {
+	return rocev2.RTSAttr{SQPSN: a.SQPSN, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, MaxRdAtomic: int(a.MaxRdAtomic)}
+}
+
+// ToRTR implements EngineQP.
+func (q ibQP) ToRTR(now mono.Time, a RTRAttr) bool { return q.QP.ToRTR(now, ibRTR(&a)) }
+
 // ToRTS implements EngineQP.
-func (q ibQP) ToRTS(now mono.Time, a RTSAttr) {
-	q.QP.ToRTS(now, rocev2.RTSAttr{SQPSN: a.SQPSN, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, MaxRdAtomic: int(a.MaxRdAtomic)})
+func (q ibQP) ToRTS(now mono.Time, a RTSAttr) { q.QP.ToRTS(now, ibRTS(&a)) }
+
+// Change implements EngineQP.
+func (q ibQP) Change(now mono.Time, a RTRAttr, s RTSAttr) bool {
+	return q.QP.Change(now, ibRTR(&a), ibRTS(&s))
 }
 
 // planeOf is the plane that a RoCEv2 QP keeps to, or -1.

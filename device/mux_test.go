@@ -50,13 +50,18 @@ func (q *noteQP) ToInit()                                        { q.state = Ini
 func (q *noteQP) ToRTS(_ mono.Time, a RTSAttr)                   { q.state, q.rts = RTS, a }
 func (q *noteQP) ToSQD()                                         { q.state = SQD }
 func (q *noteQP) Resume(mono.Time)                               { q.state = RTS }
-func (q *noteQP) SetTimers(uint8)                                {}
 func (q *noteQP) SetQKey(uint32)                                 {}
 func (q *noteQP) Reset(mono.Time)                                { q.state, q.n, q.recvs = Reset, 0, 0 }
 func (q *noteQP) ToError(mono.Time)                              { q.state, q.n = Err, 0 }
 func (q *noteQP) Post(mono.Time)                                 { q.n++ }
 func (q *noteQP) RecvPosted(_ mono.Time, n uint32)               { q.recvs += n }
 func (q *noteQP) ToRTR(_ mono.Time, a RTRAttr) bool              { q.state, q.rtr = RTR, a; return !q.e.full }
+func (q *noteQP) Change(_ mono.Time, a RTRAttr, s RTSAttr) bool {
+	if !q.e.full {
+		q.rtr, q.rts = a, s
+	}
+	return !q.e.full
+}
 func (e *noteEngine) CreateQP(n uint32, c EngineQPConfig) EngineQP {
 	if c.Type == transport.UD && e.name == "mr" {
 		return nil
@@ -258,6 +263,46 @@ func TestMuxSpeaks(t *testing.T) {
 	r := b.qp()
 	r.post(1)
 	r.is(b.mr, 1)
+}
+
+// A QP that waits for its peer is given another one in SQD: what is known of that one counts.
+func TestMuxNewPeer(t *testing.T) {
+	there := netip.MustParseAddr("10.0.0.3")
+	for name, c := range map[string]struct {
+		known func(m *mux)
+		ib    bool
+		now   int // posted at once
+	}{
+		"unknown": {func(*mux) {}, false, 0},
+		"silent":  {func(m *mux) { m.silent[there] = 1e9 }, true, 2},
+		"spoke":   {func(m *mux) { m.spoke[there] = true }, false, 2},
+	} {
+		b := newBench(t, Auto)
+		c.known(b.m)
+		q := b.qp()
+		q.post(2)
+		q.is(b.mr, 0)
+		q.to(SQD, 0)
+		b.there = there
+		//= MR-QP-012
+		q.to(SQD, maskAV)
+		q.b.step()
+		if err := b.ctx.ModifyQP(b.now, &hostq.ModifyQP{Handle: q.Handle(), Mask: maskState, QPState: uint32(RTS)}); err != nil {
+			t.Fatal(name, err)
+		}
+		b.step()
+		e := b.mr
+		if c.ib {
+			e = b.ib
+		}
+		q.is(e, c.now)
+		if w := b.m.open[addrPair{muxHere, there}]; (w != nil) != (name != "spoke") || b.m.open[addrPair{muxHere, muxThere}] != nil {
+			t.Errorf("%s: waits for %v", name, b.m.open)
+		}
+		if x := e.qps[q.QPN()]; x.rtr.RemoteAddr != there {
+			t.Errorf("%s: the peer is %v", name, x.rtr.RemoteAddr)
+		}
+	}
 }
 
 // A silent peer: the QP moves with all that was posted, later QPs begin there, for a while.

@@ -143,10 +143,30 @@ func (q *muxQP) Drained() bool {
 // Resume implements EngineQP.
 func (q *muxQP) Resume(now mono.Time) { q.eng.Resume(now) }
 
-// SetTimers implements EngineQP.
-func (q *muxQP) SetTimers(minRNR uint8) {
-	q.rtr.MinRNRTimer = minRNR
-	q.eng.SetTimers(minRNR)
+// Change implements EngineQP. A QP that waits for a peer to speak waits for the new one; one that has an engine keeps it.
+func (q *muxQP) Change(now mono.Time, a RTRAttr, s RTSAttr) bool {
+	if q.open == nil || a.LocalAddr == q.rtr.LocalAddr && a.RemoteAddr == q.rtr.RemoteAddr {
+		if !q.eng.Change(now, a, s) {
+			return false
+		}
+		q.rtr, q.rts = a, s
+		return true
+	}
+	if !q.eng.Change(now, a, s) {
+		return false
+	}
+	q.m.close(q)
+	q.rtr, q.rts = a, s
+	to, open := q.m.choose(now, &a)
+	if to != q.side {
+		q.move(now, to)
+	}
+	if open {
+		q.m.wait(q)
+	} else {
+		q.owner.more()
+	}
+	return true
 }
 
 // SetQKey implements EngineQP.

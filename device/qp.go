@@ -246,6 +246,10 @@ func (c *Context) ModifyQP(now mono.Time, r *hostq.ModifyQP) error {
 	if err := c.nic.checkValues(r); err != nil {
 		return err
 	}
+	//= MR-QP-012
+	if r.Mask&maskAV != 0 && q.state == SQD && !q.idle() { // what is under way has a peer
+		return syscall.EINVAL
+	}
 	from, attr, access := q.state, q.attr, q.access
 	q.keep(r)
 	err := q.move(from, to, r.Mask)
@@ -351,23 +355,44 @@ func (q *QP) move(from, to State, mask uint32) error {
 	if mask&maskQkey != 0 {
 		q.eng.SetQKey(q.attr.Qkey)
 	}
-	if mask&maskMinRNR != 0 && from >= RTR && to != Err {
-		q.eng.SetTimers(q.attr.MinRNRTimer)
+	if mask&(maskMinRNR|maskInSQD) != 0 && from >= RTS && to != Err || mask&maskMinRNR != 0 && to == RTS {
+		return q.change()
+	}
+	return nil
+}
+
+// maskInSQD is what SQD allows to change and the engine has to know.
+const maskInSQD = maskAV | maskTimeout | maskRetry | maskRNRRetry | maskMaxRd | maskMaxDestRd
+
+// change tells the engine what has changed since RTS.
+func (q *QP) change() error {
+	n, a := q.ctx.nic, q.rtr()
+	//= MR-QP-012
+	if !q.eng.Change(n.now, a, q.rts()) {
+		return syscall.ENOMEM
+	}
+	if a.RemoteAddr.IsValid() {
+		n.resolve(a.LocalAddr, a.RemoteAddr)
 	}
 	return nil
 }
 
 func (q *QP) toRTS(from State) {
-	n, a := q.ctx.nic, &q.attr
+	n := q.ctx.nic
 	q.state = RTS
 	switch from {
 	case RTR:
-		q.eng.ToRTS(n.now, RTSAttr{SQPSN: a.SQPSN, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, MaxRdAtomic: a.MaxRdAtomic})
+		q.eng.ToRTS(n.now, q.rts())
 	case SQD:
 		q.eng.Resume(n.now)
 	case Reset, Init, RTS, SQE, Err, numStates:
 	}
 	n.ring(&q.sq)
+}
+
+func (q *QP) rts() RTSAttr {
+	a := &q.attr
+	return RTSAttr{SQPSN: a.SQPSN, Timeout: a.Timeout, RetryCnt: a.RetryCnt, RNRRetry: a.RNRRetry, MaxRdAtomic: a.MaxRdAtomic}
 }
 
 func (q *QP) rtr() RTRAttr {

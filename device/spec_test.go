@@ -161,6 +161,23 @@ func TestSpecLists(t *testing.T) {
 	}
 }
 
+// TestSpecOverTheEnd: a WRITE that begins in a region and ends behind it leaves no byte.
+func TestSpecOverTheEnd(t *testing.T) {
+	w := newWorld(t, false)
+	a, b, qa, _ := w.pair(t)
+	m := must(b.ctx.RegMR(&hostq.RegMR{PD: b.pd, Addr: ramBase, IOVA: ramBase, Length: 20_000, Access: 1 | 1<<1}))(t)
+	for i := range 20_001 {
+		a.ram.b[i] = 7
+	}
+	qa.SQ.PutSend(hostq.SQE{WRID: 1, Opcode: hostq.WRWrite, RKey: m.Key(), RemoteAddr: ramBase}, nil, a.sge(0, 20_001))
+	qa.SQ.Ring()
+	//= MR-MSG-036
+	w.want(a, 1, transport.RemAccessErr)
+	if n := bytes.Count(b.ram.b[:20_000], []byte{7}); n > 0 {
+		t.Errorf("%d bytes were written", n)
+	}
+}
+
 // TestSpecRights: the QP has to grant an operation, too; bytes go only where the program may write.
 func TestSpecRights(t *testing.T) {
 	for _, op := range []uint8{hostq.WRWrite, hostq.WRRead, hostq.WRFetchAdd} {

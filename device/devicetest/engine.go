@@ -49,7 +49,8 @@ type QP struct {
 	ring     []transport.SendWR
 	head, n  int
 	queued   bool
-	RecvSeen uint32 // receives announced by RecvPosted
+	RecvSeen uint32         // receives announced by RecvPosted
+	Told     device.RTSAttr // by Change
 }
 
 // HandlePackets, HandleTimers and SetPlane do nothing: there are no packets.
@@ -113,8 +114,11 @@ func (q *QP) Resume(mono.Time) {
 	q.queue()
 }
 
-// SetTimers does nothing: nothing waits here.
-func (q *QP) SetTimers(uint8) {}
+// Change takes over the addresses: nothing waits here.
+func (q *QP) Change(_ mono.Time, a device.RTRAttr, s device.RTSAttr) bool {
+	q.rtr, q.Told = a, s
+	return true
+}
 
 // SetQKey implements device.EngineQP.
 func (q *QP) SetQKey(k uint32) { q.qkey = k }

@@ -155,8 +155,65 @@ func (q *QP) ToRTS(now mono.Time, r RTSAttr) {
 	q.state = StateRTS
 }
 
-// SetTimers changes what RTS allows to change later.
-func (q *QP) SetTimers(minRNR uint8) { q.rsp.minRNR = minRNR }
+// Change takes over what may change after RTS: timers, retries and limits at any time, the addresses in SQD once
+// nothing is outstanding. It reports false when there is no room for another peer; then nothing has changed.
+func (q *QP) Change(now mono.Time, r RTRAttr, s RTSAttr) bool {
+	q.e.tick(now)
+	if q.a == nil || q.state != StateRTS && q.state != StateSQD {
+		return true
+	}
+	//= MR-QP-012
+	if !q.rebind(r.Local, r.Remote) {
+		return false
+	}
+	q.tos = r.TrafficClass &^ 3
+	q.rsp.minRNR, q.rsp.maxRd = r.MinRNRTimer, min(max(r.MaxDestRdAtomic, 0), rdMax)
+	q.req.limits(s)
+	q.wake()
+	q.retime()
+	return true
+}
+
+// rebind takes the QP to the association with another address of its peer, or of ours. What is in flight on the way to
+// the old one goes again to the new one.
+func (q *QP) rebind(local, remote netip.Addr) bool {
+	old := q.a
+	if local == old.local && remote == old.remote {
+		return true
+	}
+	//= MR-QP-004
+	a := q.e.assocFor(local, remote, true)
+	if a == nil {
+		return false
+	}
+	q.a = a
+	a.attach(q)
+	q.haveMinTS = false // the peer's clock may be another one there; the connection goes on
+	for i := range old.planes {
+		old.planes[i].abandon(q)
+	}
+	old.rx.forgetQP(q)
+	old.detach(q)
+	if q.rsp.posted > 0 && !q.srq {
+		a.rx.noteLimit(q)
+	}
+	return true
+}
+
+// abandon ends what a QP has in flight on a plane as lost for the QP; the plane takes no notice.
+func (pl *planeTx) abandon(q *QP) {
+	e := pl.a.e
+	for i := pl.head; i != 0; {
+		r := &e.recs[i]
+		next, kind, psn, p := r.next, r.kind, r.psn, r.path
+		if r.q == q && r.inc == q.inc {
+			e.dropRec(i)
+			p.advance(e)
+			q.onLost(kind, psn)
+		}
+		i = next
+	}
+}
 
 // ToSQD stops fetching new requests; what is under way finishes.
 func (q *QP) ToSQD() {

@@ -284,7 +284,7 @@ func (q *QP) onProbeAnswer(p *wire.Probe) {
 	//= MR-MSG-077
 	case wire.AnswerUnknown:
 		n := serial.Expand32(p.ReadNo, r.rdLow)
-		if n < r.rdLow || n >= r.rdLow+r.maxRd {
+		if n < r.rdLow || n >= r.rdLow+rdMax {
 			return
 		}
 		w := r.wq(r.rdRing[n%rdMax])

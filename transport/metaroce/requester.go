@@ -82,15 +82,20 @@ func (r *requester) start(psn0 uint64, at RTSAttr) {
 	r.ps.init(psn0)
 	r.nssn, r.sentSSN = firstSSN, firstSSN
 	r.nrd, r.rdLow = firstSSN, firstSSN
+	r.limits(at)
+	r.stop = never64
+	r.seen.init(firstResp)
+	r.respExp = firstResp
+}
+
+// limits takes over timers, retries and the number of READs and atomics outstanding.
+func (r *requester) limits(at RTSAttr) {
 	r.maxRd = uint64(min(max(at.MaxRdAtomic, 0), rdMax))
 	r.retryCnt, r.rnrRetry = at.RetryCnt, at.RNRRetry
 	r.timeout = 0
 	if at.Timeout > 0 {
 		r.timeout = mono.Duration(4096) << min(at.Timeout, 31)
 	}
-	r.stop = never64
-	r.seen.init(firstResp)
-	r.respExp = firstResp
 }
 
 func (r *requester) wq(n uint64) *wqe { return &r.sq[n&uint64(len(r.sq)-1)] }
@@ -266,7 +271,7 @@ func (q *QP) mayNew() bool {
 // run after it and undo it (implicit fence).
 func (q *QP) overAtomic(w *wqe) bool {
 	r := &q.req
-	for n := r.rdLow; n < w.rdBefore && n < r.rdLow+r.maxRd; n++ {
+	for n := r.rdLow; n < w.rdBefore && n < r.rdLow+rdMax; n++ {
 		x := r.wq(r.rdRing[n%rdMax])
 		if x.rdno == n && x.Op.IsAtomic() && !x.answered &&
 			w.RemoteAddr < x.RemoteAddr+8 && x.RemoteAddr < w.RemoteAddr+uint64(w.Length) {

@@ -167,8 +167,24 @@ func (q *QP) ToRTS(now mono.Time, r RTSAttr) {
 	q.req.since = q.e.now
 }
 
-// SetTimers changes what RTS allows to change later.
-func (q *QP) SetTimers(minRNR uint8) { q.rsp.minRNR = minRNR }
+// Change takes over what may change after RTS: timers, retries and limits at any time, the addresses in SQD once
+// nothing is outstanding.
+func (q *QP) Change(now mono.Time, r RTRAttr, s RTSAttr) bool {
+	q.e.tick(now)
+	if q.typ != transport.RC || q.state != StateRTS && q.state != StateSQD {
+		return true
+	}
+	q.local, q.remote = r.Local, r.Remote
+	q.tos, q.ttl, q.flowLabel = r.TrafficClass&^3, r.HopLimit, r.FlowLabel&0xfffff
+	q.srcPort = sourcePort(q.flowLabel, q.qpn, q.remoteQPN)
+	q.rsp.minRNR = r.MinRNRTimer
+	q.rsp.remember(r.MaxDestRdAtomic)
+	q.req.limits(s) // what a READ request asks for stays: those that are posted have their numbers
+	q.settlePlane()
+	q.wake()
+	q.retime()
+	return true
+}
 
 // SetQKey sets the key of a UD QP.
 func (q *QP) SetQKey(k uint32) { q.qkey = k }

@@ -498,3 +498,35 @@ func TestNoPlane(t *testing.T) {
 	}
 	w.mustRun(t, second, func() bool { return len(p.sends) == 1 && p.sends[0].status == transport.OK })
 }
+
+// TestChange: timers, limits and the address that are changed hold; remembered answers stay when there is room for fewer
+// or more.
+func TestChange(t *testing.T) {
+	w := newWorld(config{seed: 3, nodes: 3, link: usual()})
+	a, b := w.nodes[0], w.nodes[1]
+	p, q := w.connect(a, b, options{rd: 1})
+	change := func(x *qp, to *node, timeout, retry uint8, rd int) {
+		x.Change(w.now, rocev2.RTRAttr{Local: x.n.addr, Remote: to.addr, MaxDestRdAtomic: rd, MinRNRTimer: 1, HopLimit: 9},
+			rocev2.RTSAttr{Timeout: timeout, RetryCnt: retry, RNRRetry: 7, MaxRdAtomic: rd})
+	}
+	n := 0
+	for _, rd := range []int{1, 8, 2, 16, 1} {
+		change(q, a, 14, 7, rd)
+		change(p, b, 14, 7, rd)
+		for i := range uint64(20) {
+			p.send(wr{op: transport.OpFetchAdd, local: 4096 + 8*i, remote: 64, n: 8, key: 7, compare: 1})
+		}
+		n += 20
+		w.mustRun(t, mono.Second, func() bool { return len(p.sends) == n })
+	}
+	if v := binary.LittleEndian.Uint64(b.Mem[64:]); v != uint64(n) {
+		t.Errorf("%d after %d additions", v, n)
+	}
+	change(p, w.nodes[2], 10, 0, 1) // there is no such QP
+	p.send(wr{op: transport.OpWrite, n: 8, key: 7})
+	began := w.now
+	w.mustRun(t, mono.Second, func() bool { return len(p.sends) > n })
+	if c := p.sends[n]; c.status != transport.RetryExcErr || w.now.Sub(began) > 50*mono.Millisecond {
+		t.Errorf("%+v after %v", c, w.now.Sub(began))
+	}
+}

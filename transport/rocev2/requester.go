@@ -55,13 +55,18 @@ type requester struct {
 
 func (r *requester) start(psn0 uint64, at RTSAttr) {
 	r.una, r.next, r.max, r.end, r.rx = psn0, psn0, psn0, psn0, psn0
+	r.limits(at)
+	r.stop = never64
+}
+
+// limits takes over timers, retries and the number of READs and atomics outstanding.
+func (r *requester) limits(at RTSAttr) {
 	r.maxRd = uint64(min(max(at.MaxRdAtomic, 0), rdMax))
 	r.retryCnt, r.rnrRetry = at.RetryCnt, at.RNRRetry
 	r.timeout = 0
 	if at.Timeout > 0 {
 		r.timeout = mono.Duration(4096) << min(at.Timeout, 31)
 	}
-	r.stop = never64
 }
 
 func (r *requester) wq(n uint64) *wqe { return &r.sq[n&uint64(len(r.sq)-1)] }

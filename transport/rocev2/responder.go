@@ -69,6 +69,22 @@ func (s *responder) start(psn0 uint64, maxRd int, minRNR uint8) {
 	clear(s.res)
 }
 
+// remember changes how many READs and atomics are remembered; those that are not answered yet stay.
+func (s *responder) remember(maxRd int) {
+	n := max(min(max(maxRd, 0), rdMax), int(s.nres-min(s.low, s.nres)))
+	if n == len(s.res) {
+		return
+	}
+	old := s.res
+	s.res = make([]resource, n)
+	for i := range s.res {
+		s.res[i].at = 1 // beyond its end: answered, and none's
+	}
+	for k := s.nres - min(s.nres, uint64(min(n, len(old)))); k < s.nres; k++ {
+		*s.at(k) = old[k%uint64(len(old))]
+	}
+}
+
 func (s *responder) at(n uint64) *resource { return &s.res[n%uint64(len(s.res))] }
 
 // oldest is the number of the oldest remembered READ or atomic.

@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
 
 	"github.com/metaroce/metaroce/internal/mono"
@@ -82,6 +83,76 @@ func TestSpecBindsPeer(t *testing.T) {
 	//= MR-QP-004
 	if xs := of(f.collect(), wire.OpHello); len(xs) != 1 || xs[0].Hello.Stage != wire.HelloInit || xs[0].Dst != f.addr {
 		t.Fatalf("on the way to RTR it sends %v", xs)
+	}
+}
+
+// TestSpecChange: timers and limits that are changed hold for what was posted before; a new address of the peer takes what
+// is in flight with it, and packets of the old one mean nothing any more.
+func TestSpecChange(t *testing.T) {
+	f := newForge(t, Config{Seed: 3})
+	o := QPOptions{Timeout: 22, Rd: 1}
+	q := f.qp(o)
+	o.defaults()
+	f.n.Keys[7] = Key{0, 1 << 20, true, true, true, false}
+	change := func(remote netip.Addr, timeout, retry uint8, rd int) bool {
+		return q.Change(f.w.Now, metaroce.RTRAttr{Local: f.n.Addr, Remote: remote, RemoteQPN: peerQPN, PathMTU: o.MTU, MaxDestRdAtomic: o.Rd, MinRNRTimer: 3},
+			metaroce.RTSAttr{Timeout: timeout, RetryCnt: retry, RNRRetry: 7, MaxRdAtomic: rd})
+	}
+	for i := range uint64(3) {
+		q.Send(WR{ID: i, Op: transport.OpRead, Local: 100 * i, Remote: 0, N: 8, Key: 7})
+	}
+	if xs := of(f.collect(), wire.OpRead); len(xs) != 1 {
+		t.Fatalf("%d READs at a time", len(xs))
+	}
+	change(f.addr, 22, 7, 3)
+	//= MR-QP-012
+	if xs := of(f.collect(), wire.OpRead); len(xs) != 2 {
+		t.Errorf("%d READs more", len(xs))
+	}
+	p := f.send(q, 0, "TA", 0, 0, bytesOf(1, 8))
+	//= MR-QP-012
+	if xs := f.deliver(p); len(of(xs, wire.OpAck)) == 0 || of(xs, wire.OpAck)[0].Ack.Refusals[0].Timer != 3 {
+		t.Errorf("not refused with the new timer: %v", xs)
+	}
+	there := netip.MustParseAddr("10.0.9.8")
+	q.ToSQD()
+	if !change(there, 12, 0, 3) {
+		t.Fatal("no room")
+	}
+	//= MR-QP-012 MR-QP-004
+	if xs := of(f.collect(), wire.OpHello); len(xs) == 0 || xs[0].Dst != there {
+		t.Fatalf("it sends %v", xs)
+	}
+	p = f.write(q, 0, "TA", 0, 7, bytesOf(1, 8))
+	//= MR-QP-012 MR-QP-004
+	f.want("from the old address", f.deliver(p), p, "NO_QP")
+	old := f.tag
+	f.addr, f.hello.Tag = there, peerTag+1
+	f.meet()
+	if f.tag == old {
+		t.Fatal("the same association")
+	}
+	reads := map[uint32]bool{}
+	for _, x := range of(append(f.log, f.collect()...), wire.OpRead) {
+		if x.Dst == there {
+			reads[uint32(x.PSN)] = true
+		}
+	}
+	//= MR-QP-012
+	if len(reads) != 3 {
+		t.Errorf("READs to the new address: %v", reads)
+	}
+	f.seq = map[uint16]uint32{}
+	p = f.write(q, 0, "TA", 0, 7, bytesOf(1, 8))
+	f.want("from the new address", f.deliver(p), p, "ack")
+	f.wait(20 * mono.Millisecond)
+	//= MR-QP-012
+	if !q.Failed || len(q.Sends) != 3 || q.Sends[0].Status != transport.RetryExcErr {
+		t.Errorf("with one try of 16.8 ms: failed %v, %v", q.Failed, q.Sends)
+	}
+	f.n.E.SetPlane(f.w.Now, 0, false) // sums and bounds hold
+	if s := f.n.E.Audit(); s != "" {
+		t.Error(s)
 	}
 }
 
