@@ -252,7 +252,8 @@ const (
 	EventPlaneUp
 	EventPathQuarantined
 	EventPathBack
-	eventNames = "assoc-up,assoc-restart,plane-down,plane-up,path-quarantined,path-back"
+	EventDenyVoid // the peer takes none but denied paths of a plane: they are used
+	eventNames    = "assoc-up,assoc-restart,plane-down,plane-up,path-quarantined,path-back,deny-void"
 )
 
 // String returns the event's name as in JSON.

@@ -107,6 +107,7 @@ type planeTx struct {
 	paths      [maxPaths]*txPath
 	usable     uint64 // paths that may carry data, by index
 	deny       uint64 // paths that people took out of use
+	denyVoid   bool   // that would be all: they are used nevertheless
 	ent        Entropies
 	profile    cc.Profile
 	lossMean   float64 // share of packets lost, mean of about 256

@@ -123,6 +123,11 @@ func (e *Engine) DenyPort(now mono.Time, plane int, port uint16, deny bool) (n i
 		mask = 1 << plane
 	}
 	if deny {
+		for _, pl := range planes {
+			if !pl.left(&pl.ent, port) {
+				return 0, fmt.Errorf("plane %d to %s: %w", pl.idx, pl.a.name, ErrLastPath)
+			}
+		}
 		//= MR-PATH-080
 		e.denied[port] |= mask
 	} else if e.denied[port] &^= mask; e.denied[port] == 0 {
@@ -157,6 +162,12 @@ func (e *Engine) SetEntropies(now mono.Time, peer netip.Addr, plane int, s Entro
 	planes, err := e.selected(PathSel{Peer: peer, Plane: plane, Path: Any})
 	if err != nil {
 		return err
+	}
+	for _, pl := range planes {
+		//= MR-PATH-080
+		if !pl.left(&s, 0) {
+			return fmt.Errorf("plane %d to %s: %w", pl.idx, pl.a.name, ErrLastPath)
+		}
 	}
 	if !peer.IsValid() {
 		for i := range e.ents {

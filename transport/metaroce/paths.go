@@ -109,21 +109,43 @@ func (e *Engine) portDenied(plane int, port uint16) bool {
 
 // refresh computes which paths of the plane may carry data.
 func (pl *planeTx) refresh() {
-	n := min(pl.a.pathLimit, pl.ent.paths())
-	all := ^uint64(0) >> (64 - n)
-	ok := all &^ pl.deny
+	all := pl.whole()
+	may := all &^ pl.deny
 	for i, p := range pl.paths {
-		if p != nil && (p.state >= pathQuarantined || pl.a.e.portDenied(pl.idx, p.srcPort)) {
+		if p != nil && pl.a.e.portDenied(pl.idx, p.srcPort) {
+			may &^= 1 << i
+		}
+	}
+	//= MR-PATH-083
+	if void := may == 0; void != pl.denyVoid {
+		if pl.denyVoid = void; void {
+			pl.a.e.host.Event(transport.Event{Kind: transport.EventDenyVoid, Peer: pl.a.name, Plane: pl.idx})
+		}
+	}
+	if may == 0 {
+		may = all
+	}
+	ok := may
+	for i, p := range pl.paths {
+		if p != nil && p.state >= pathQuarantined {
 			ok &^= 1 << i
 		}
 	}
 	if ok == 0 { // rather a bad path than none
-		ok = all &^ pl.deny
-	}
-	if ok == 0 {
-		ok = all
+		ok = may
 	}
 	pl.usable = ok
+}
+
+// left reports whether any path of the plane would be left with these entropies, and one more port denied.
+func (pl *planeTx) left(s *Entropies, port uint16) bool {
+	n := min(pl.a.pathLimit, s.paths())
+	for i := range n {
+		if pl.deny>>i&1 == 0 && (s.Mode != EntropyExplicit || s.List[i] != port && !pl.a.e.portDenied(pl.idx, s.List[i])) {
+			return true
+		}
+	}
+	return false
 }
 
 // usableNow reports whether data may go on a path.

@@ -475,6 +475,72 @@ func TestSpecDeny(t *testing.T) {
 	}
 }
 
+// TestSpecDenyVoid: the peer takes fewer paths than was thought when some were denied. Denies that leave none are passed
+// over, and the operator hears of it; those that he himself would make void are refused.
+func TestSpecDenyVoid(t *testing.T) {
+	f := newStranger(t, Config{Seed: 11, Planes: 2, Engine: small})
+	f.hello.PathLimit = 2
+	q := f.qp(QPOptions{})
+	f.collect() // its own INIT
+	e := f.n.E
+	for i := range 3 {
+		if _, err := e.DenyPaths(f.w.Now, metaroce.PathSel{Plane: 0, Path: i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := e.DenyPaths(f.w.Now, metaroce.PathSel{Plane: 1, Path: 0}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(event(f.n, transport.EventDenyVoid)); n != 0 {
+		t.Fatalf("%d events before anything is known", n)
+	}
+	f.meet()
+	f.meet()
+	//= MR-PATH-083
+	if ev := event(f.n, transport.EventDenyVoid); len(ev) != 1 || ev[0].Plane != 0 || ev[0].Peer != f.addr.String() || ev[0].Kind.String() != "deny-void" {
+		t.Errorf("events %+v", ev)
+	}
+	for range 10 {
+		q.Send(WR{Op: transport.OpWrite, N: 1000, Key: 7})
+	}
+	used := map[uint16]bool{}
+	for _, x := range data(f.wait(100 * mono.Microsecond)) {
+		used[x.Header.Path] = true
+	}
+	//= MR-PATH-083 MR-PATH-080
+	if used[2] || used[0x100] || !used[0] && !used[1] || !used[0x101] {
+		t.Errorf("paths used: %v", used)
+	}
+	list := metaroce.Entropies{Mode: metaroce.EntropyExplicit, List: []uint16{0xC001, 0xC002}}
+	one := metaroce.Entropies{Mode: metaroce.EntropyExplicit, List: []uint16{0xC001}}
+	//= MR-PATH-080
+	if err := e.SetEntropies(f.w.Now, f.addr, 1, one); !errors.Is(err, metaroce.ErrLastPath) {
+		t.Errorf("one entropy, whose path is denied: %v", err)
+	}
+	if err := e.SetEntropies(f.w.Now, f.addr, 1, list); err != nil {
+		t.Error(err)
+	}
+	//= MR-PATH-080
+	if _, err := e.DenyPort(f.w.Now, 1, 0xC002, true); !errors.Is(err, metaroce.ErrLastPath) {
+		t.Errorf("the last entropy is denied: %v", err)
+	}
+	if _, err := e.DenyPort(f.w.Now, 1, 0xC001, true); err != nil {
+		t.Error(err)
+	}
+	if _, err := e.AllowPaths(f.w.Now, metaroce.PathSel{Plane: metaroce.Any, Path: metaroce.Any}); err != nil {
+		t.Error(err)
+	}
+	if _, err := e.DenyPaths(f.w.Now, metaroce.PathSel{Plane: 0, Path: 1}); err != nil {
+		t.Error(err)
+	}
+	f.hello.PathLimit, f.hello.Instance, f.hello.Tag = 1, f.hello.Instance+1, f.hello.Tag+1
+	f.meet()
+	//= MR-PATH-083
+	if ev := event(f.n, transport.EventDenyVoid); len(ev) != 2 || ev[1].Plane != 1 { // path 0 of plane 0 may be used; that of plane 1 has a denied entropy
+		t.Errorf("events %+v", ev)
+	}
+}
+
 // TestSpecEntropies: people may say which entropies paths have.
 func TestSpecEntropies(t *testing.T) {
 	s, _ := stream(t, Config{Seed: 10, Planes: 2, Engine: small}, 1024, 8000)
