@@ -113,3 +113,26 @@ func TestSpecChangeInSQD(t *testing.T) {
 		}
 	}
 }
+
+// TestShiftedKeys: the NIC knows while a program has keys that call bytes by other addresses.
+func TestShiftedKeys(t *testing.T) {
+	w := newWorld(t, true)
+	a, b, qa, qb := w.pair(t)
+	want := func(is bool) {
+		t.Helper()
+		if got := b.nic.ShiftedKeys(qb.QP); got != is || a.nic.ShiftedKeys(qa.QP) {
+			t.Errorf("shifted keys: %v, want %v", got, is)
+		}
+	}
+	want(false)
+	m := must(b.ctx.RegMR(&hostq.RegMR{PD: b.pd, Addr: ramBase, IOVA: 0, Length: 64, Access: 1}))(t)
+	want(true)
+	must(b.ctx.ReregMR(&hostq.RegMR{Handle: m.Handle(), PD: b.pd, Rereg: 1, Addr: ramBase, IOVA: ramBase, Length: 64}))(t)
+	want(false)
+	must(b.ctx.ReregMR(&hostq.RegMR{Handle: m.Handle(), PD: b.pd, Rereg: 1, Addr: ramBase, IOVA: 8, Length: 64}))(t)
+	want(true)
+	if err := b.ctx.DeregMR(m.Handle()); err != nil {
+		t.Fatal(err)
+	}
+	want(false)
+}

@@ -45,6 +45,7 @@ type Context struct {
 	id        uint32
 	mem       *hostq.Mem
 	space     Space
+	shifted   int // regions whose bytes have other addresses for peers than for the program
 	out       Notifier
 	Program   string
 	PID       int

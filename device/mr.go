@@ -168,6 +168,7 @@ func (c *Context) RegMR(r *hostq.RegMR) (*MR, error) {
 		return nil, syscall.ENOMEM
 	}
 	m.handle = c.mrs.put(m)
+	c.shifted += m.shifted()
 	pd.refs++
 	c.nic.C.Live.MRs++
 	return m, nil
@@ -194,7 +195,9 @@ func (c *Context) ReregMR(r *hostq.RegMR) (*MR, error) {
 		if err := checkRange(r.Addr, r.IOVA, r.Length); err != nil {
 			return nil, err
 		}
+		c.shifted -= m.shifted()
 		m.addr, m.iova, m.length = r.Addr, r.IOVA, r.Length
+		c.shifted += m.shifted()
 	}
 	if r.Rereg&reregAccess != 0 {
 		m.access = r.Access
@@ -219,8 +222,17 @@ func (m *MR) free() {
 	c := m.pd.ctx
 	c.mrs.del(m.handle)
 	c.nic.keys.del(m)
+	c.shifted -= m.shifted()
 	m.pd.refs--
 	c.nic.C.Live.MRs--
+}
+
+// shifted is 1 for a region whose bytes have other addresses than in the program.
+func (m *MR) shifted() int {
+	if m.addr != m.iova {
+		return 1
+	}
+	return 0
 }
 
 // Handle and Key tell the program what it got.

@@ -291,6 +291,9 @@ func (n *NIC) KeyOffset(owner any, rkey uint32) uint64 {
 	return 0
 }
 
+// ShiftedKeys implements transport.Host.
+func (n *NIC) ShiftedKeys(owner any) bool { return owner.(*QP).ctx.shifted > 0 }
+
 // QPError implements transport.Host: the engine put the QP into ERR. The flushed completions follow within the same
 // call; what is still in the queues is flushed after it, in order.
 func (n *NIC) QPError(owner any, responder bool, s transport.Status) {

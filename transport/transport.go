@@ -229,6 +229,8 @@ type Host interface {
 	// KeyOffset is what an address under rkey lacks to the program's own address of the byte; 0 for an unknown key.
 	// Two keys may call one byte by different addresses, and two bytes by the same one.
 	KeyOffset(qp any, rkey uint32) uint64
+	// ShiftedKeys reports whether KeyOffset is not 0 for any key that peers of the QP may use.
+	ShiftedKeys(qp any) bool
 	// SendDone reports a send work request's end. Called in post order, for unsignalled ones too.
 	SendDone(qp any, wr *SendWR, s Status)
 	// RecvDone reports a receive's end, in order.

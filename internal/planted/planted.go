@@ -20,6 +20,7 @@ const (
 	NoKeyRecheck           // what became of a held tail's write is not looked at
 	AtomicTwice            // a copy of an atomic runs again
 	RelaxedBypassesAtomic  // a relaxed WRITE passes an unanswered atomic
+	AliasBypassesAtomic    // a WRITE passes an unanswered atomic to the same bytes under another address
 	BindAtArrival          // a SEND takes the next receive, whichever SEND it is
 	InvalidateAtArrival    // a SEND with invalidate ends the key before its turn
 	FatalAtArrival         // a bad request ends the QP before its turn
@@ -70,7 +71,7 @@ const (
 
 var names = [bugs]string{"none",
 	"no-overlap-check", "no-overlap-check-at-commit", "held-counts-as-placed", "tail-early", "held-full-acked", "no-key-recheck", "atomic-twice",
-	"relaxed-bypasses-atomic", "bind-at-arrival", "invalidate-at-arrival", "fatal-at-arrival", "ack-what-released", "fatal-refusal-once",
+	"relaxed-bypasses-atomic", "alias-bypasses-atomic", "bind-at-arrival", "invalidate-at-arrival", "fatal-at-arrival", "ack-what-released", "fatal-refusal-once",
 	"unknown-qp-silent", "duplicate-not-acked", "error-keeps-bound", "reset-keeps-bound", "receive-twice", "receive-unbounded",
 	"length-of-last-packet", "solicited-lost", "held-leak", "own-bytes-checked", "kept-results-count", "refused-is-reported",
 	"read-resend-rereads", "response-lost-for-good", "response-leak",

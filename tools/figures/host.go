@@ -172,6 +172,9 @@ func (memory) RelaxedKey(any, uint32) bool { return false }
 // KeyOffset implements transport.Host.
 func (memory) KeyOffset(any, uint32) uint64 { return 0 }
 
+// ShiftedKeys implements transport.Host.
+func (memory) ShiftedKeys(any) bool { return false }
+
 // SendDone implements transport.Host: another one is posted.
 func (memory) SendDone(q any, _ *transport.SendWR, s transport.Status) {
 	f := q.(*Flow)

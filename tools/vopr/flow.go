@@ -179,7 +179,7 @@ func (w *World) newZone(f *flow, kind zoneKind, size int) *zone {
 		}
 		w.nextKey++
 		z.rkey[i] = w.nextKey
-		if i == 1 && !w.plan.has(Atomic) { // a second key may call the same bytes by other addresses
+		if i == 1 && w.plan.has(Alias) { // a second key may call the same bytes by other addresses
 			z.shift[i] = uint64(w.rnd.IntN(3)) * 4096
 		}
 		n.keys[z.rkey[i]] = &key{reg: z.reg, shift: z.shift[i], write: true, read: true, atomic: true, relaxed: kind == zoneRelaxed}

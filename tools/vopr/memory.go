@@ -181,6 +181,9 @@ func (h host) KeyOffset(_ any, rkey uint32) uint64 {
 	return 0
 }
 
+// ShiftedKeys implements transport.Host.
+func (h host) ShiftedKeys(any) bool { return h.n.w.plan.has(Alias) }
+
 // TakeRecv implements transport.Host.
 func (h host) TakeRecv(o any) *transport.RecvWR { return o.(*slot).end.takeRecv() }
 

@@ -58,12 +58,13 @@ const (
 	LateLoop
 	Small // few buffers, small windows
 	Wrap  // counters and clocks start near their wrap
+	Alias // keys that call the same bytes by other addresses
 	features
 )
 
 var featureNames = [...]string{"send", "imm", "read", "atomic", "relaxed", "overlap", "srq", "inv", "dereg", "bad", "local", "fence", "late", "shared",
 	"inline", "zero", "big", "sqd", "rnr", "qp-error", "qp-gone", "reconnect", "restart", "self", "skew",
-	"loss", "burst", "jitter", "reorder", "duplicate", "corrupt", "slow", "ecn", "trim", "asymmetric", "flap", "blackout", "told", "late-loop", "small", "wrap"}
+	"loss", "burst", "jitter", "reorder", "duplicate", "corrupt", "slow", "ecn", "trim", "asymmetric", "flap", "blackout", "told", "late-loop", "small", "wrap", "alias"}
 
 // String lists the features.
 func (f Feature) String() string {

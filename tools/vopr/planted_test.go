@@ -28,6 +28,7 @@ var plantedBugs = map[planted.Bug]struct {
 	planted.OldAcksCount:         {1500, Reconnect | Reorder},
 	planted.ReadResendRereads:    {600, Read | Loss},
 	planted.FenceWaitsForAckOnly: {600, Read | Fence},
+	planted.AliasBypassesAtomic:  {600, Atomic | Overlap | Reorder | Alias},
 	planted.ResetKeepsBound:      {600, SRQ | Send | Reconnect},
 }
 

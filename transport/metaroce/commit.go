@@ -90,7 +90,7 @@ func (e *Engine) settle(j *job) {
 		}
 	case waitsForTurn(x.op):
 		x.st = slotQueued
-	case x.tail && x.write && j.nops == 0 && (x.buf != 0 || x.n == 0):
+	case x.write && j.nops == 0 && (x.buf != 0 || x.tail && x.n == 0):
 		x.st = slotHeld
 	default:
 		x.st = slotPlaced

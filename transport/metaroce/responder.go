@@ -223,6 +223,10 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 	//= MR-MSG-022
 	relaxed := write && n > 0 && (h.Flags&wire.FlagAtomicPending == 0 || planted.Is(planted.RelaxedBypassesAtomic)) && tail && !inTurn && e.host.RelaxedKey(q.owner, h.RKey)
 	hold := write && tail && !inTurn && !relaxed && !planted.Is(planted.TailEarly)
+	//= MR-MSG-037
+	if write && !inTurn && h.Flags&wire.FlagAtomicPending != 0 && !planted.Is(planted.AliasBypassesAtomic) && e.host.ShiftedKeys(q.owner) {
+		hold = true // the peer cannot see whether it meets the atomic that has not run
+	}
 	if hold && n > 0 && code == 0 {
 		//= MR-MSG-027 MR-MSG-028
 		if held = e.held.get(); held == 0 {

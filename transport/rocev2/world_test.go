@@ -271,6 +271,7 @@ func (h host) ReturnRecv(o any, r *transport.RecvWR) {
 
 func (h host) RelaxedKey(any, uint32) bool  { return false }
 func (h host) KeyOffset(any, uint32) uint64 { return 0 }
+func (h host) ShiftedKeys(any) bool         { return false }
 
 func (h host) SendDone(o any, wr *transport.SendWR, s transport.Status) {
 	q := o.(*qp)

@@ -34,6 +34,9 @@ func (h host) RelaxedKey(_ any, rkey uint32) bool { return h.n.Keys[rkey].Relaxe
 // KeyOffset implements transport.Host.
 func (h host) KeyOffset(_ any, rkey uint32) uint64 { return h.n.Shift[rkey] }
 
+// ShiftedKeys implements transport.Host.
+func (h host) ShiftedKeys(any) bool { return len(h.n.Shift) > 0 }
+
 // SendDone implements transport.Host.
 func (h host) SendDone(o any, wr *transport.SendWR, s transport.Status) {
 	q := o.(*QP)

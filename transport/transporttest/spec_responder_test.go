@@ -135,6 +135,29 @@ func TestSpecHeldKey(t *testing.T) {
 	}
 }
 
+// TestSpecAliases: two keys call one cell by different addresses, so the requester lets a WRITE go that meets an atomic
+// which has not run. The responder holds it, and the atomic sees the value before it.
+func TestSpecAliases(t *testing.T) {
+	for _, flags := range []string{"AP", "TAP", "A"} {
+		f, q := receiver(t, Config{Seed: 5})
+		f.n.Keys[8], f.n.Shift = Key{5000, 6000, true, true, true, true}, map[uint32]uint64{8: ^uint64(4999)}
+		f.n.Mem[64] = 5
+		late := f.write(q, 0, "TA", 9000, 7, bytesOf(9, 8))
+		w, at := f.write(q, 2, flags, 5064, 8, bytesOf(2, 8)), f.atomic(q, 1, 64, 7, 1)
+		f.want("WRITE", f.deliver(w), w, "ack")
+		//= MR-MSG-037
+		if early := f.n.Mem[64] == 2; early != (flags == "A") {
+			t.Errorf("%s: written ahead of its turn: %v", flags, early)
+		}
+		f.want("atomic", f.deliver(at), at, "ack")
+		xs := of(f.deliver(late), wire.OpAtomicResp)
+		//= MR-MSG-037
+		if len(xs) != 1 || flags != "A" && xs[0].Result != 5 || flags != "A" && !bytes.Equal(f.n.Mem[64:72], bytesOf(2, 8)) {
+			t.Errorf("%s: the atomic saw %v, memory is %v", flags, xs, f.n.Mem[64:72])
+		}
+	}
+}
+
 // TestSpecOverlap: a later packet's bytes stay, once they are placed; what is held, missing or refused does not count.
 func TestSpecOverlap(t *testing.T) {
 	old, now := bytesOf(1, 100), bytesOf(2, 100)
