@@ -9,9 +9,9 @@ import (
 )
 
 // Packets inside. A plane of UDP sockets has no groups, and a datagram does not say which address it was for. Two kinds of
-// packets need both: those to a multicast group, which go to every peer, and plain RoCEv2 to another than the first address
-// of a family that a peer has, as its ICRC covers addresses. They travel inside, as the Ethernet frame that they would be on
-// a switched plane (tunnel.go).
+// packets need both: those to a multicast group, which go to every peer, and those to another than the first address of a
+// family that a peer has: plain RoCEv2, as its ICRC covers addresses, and MetaRoCE, as an association is between two of them.
+// They travel inside, as the Ethernet frame that they would be on a switched plane (tunnel.go), one a datagram.
 
 const (
 	etherLen = 14
@@ -47,10 +47,10 @@ func (p *Port) sendInside(q *pkt.Packet, to *peer) {
 	putFrame(f, head, q)
 	p.tx.tun.build(f, p.local.Port())
 	if to != nil {
-		p.sendTunnel(&to.name, len(f))
+		p.sendTunnel(&to.name, len(f), q.TOS)
 		return
 	}
-	p.flood(len(f))
+	p.flood(len(f), q.TOS)
 }
 
 // putFrame writes a packet as an Ethernet frame with head bytes of headers.
@@ -116,6 +116,9 @@ func (p *Port) inside(f []byte, q *pkt.Packet) bool {
 		return false
 	}
 	q.SrcPort, q.Data = binary.BigEndian.Uint16(u), u[udpLen:n:n]
+	if outer := p.rx.head.TOS; outer&pkt.ECNMask == pkt.CE && q.TOS&pkt.ECNMask != 0 { // the network marked what is around it
+		q.TOS |= pkt.CE
+	}
 	return true
 }
 

@@ -1,12 +1,15 @@
 package udp
 
 import (
+	"bytes"
+	"encoding/binary"
 	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/transport/wire"
 	"github.com/metaroce/metaroce/transport/wire/ib"
 )
 
@@ -158,6 +161,66 @@ func TestPlainRoCESecondAddress(t *testing.T) {
 	one[0] = out[1]
 	if n := testing.AllocsPerRun(100, func() { a.TxBurst(0, one) }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// The same for MetaRoCE, whose associations are between two addresses: it never came up with another than the first.
+func TestMetaRoCESecondAddress(t *testing.T) {
+	a, b := pair(t, Options{})
+	d4, d6 := netip.MustParseAddr("10.0.0.7"), netip.MustParseAddr("fd00::7")
+	b.SetAddrs([]netip.Addr{b4, d4, b6, d6})
+	a.SetAddrs([]netip.Addr{a4, c4, a6})
+	if err := a.SetPeer(b.LocalAddr(), b4, d4, b6, d6); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.SetPeer(a.LocalAddr(), a4, c4, a6); err != nil {
+		t.Fatal(err)
+	}
+	hello, control := packet(3, 600, a4, d4), packet(6, 64, a6, d6)
+	hello.Data[0], control.TOS = byte(wire.OpHello), 48<<2|pkt.ECT0
+	marked := packet(7, 64, c4, d4)
+	marked.TOS = pkt.CE
+	out := []pkt.Packet{packet(0, 1052, a4, b4), packet(1, 1052, a4, d4), packet(2, DefaultPacketMax, c4, d4), hello, packet(4, 1052, a6, b6),
+		packet(5, DefaultPacketMax, a6, d6), control, marked}
+	if n := a.TxBurst(0, out); n != len(out) {
+		t.Fatal(n)
+	}
+	left := map[uint32]pkt.Packet{}
+	for _, q := range out {
+		left[binary.BigEndian.Uint32(q.Data[4:])] = q
+	}
+	for _, q := range collect(t, b, len(out)) {
+		id := binary.BigEndian.Uint32(q.Data[4:])
+		want := left[id]
+		if q.Kind != pkt.RoCE || q.Src != want.Src || q.Dst != want.Dst || q.TOS != want.TOS || !bytes.Equal(q.Data, want.Data) {
+			t.Errorf("packet %d: kind %v, %v → %v, TOS %d; want %v → %v, TOS %d", id, q.Kind, q.Src, q.Dst, q.TOS, want.Src, want.Dst, want.TOS)
+		}
+		delete(left, id)
+	}
+	a.TxBurst(0, []pkt.Packet{control})
+	if collect(t, b, 1); b.rx.head.TOS != control.TOS {
+		t.Errorf("TOS %d around TOS %d", b.rx.head.TOS, control.TOS)
+	}
+	one := []pkt.Packet{out[1]}
+	if n := testing.AllocsPerRun(100, func() { a.TxBurst(0, one) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// A mark on the datagram is a mark on what is inside, where that takes marks.
+func TestMarkInside(t *testing.T) {
+	f := make([]byte, etherLen+ipv4Len+udpLen+64)
+	for tos, want := range map[uint8]uint8{pkt.ECT0: pkt.CE, 0: 0, 48<<2 | pkt.ECT0: 48<<2 | pkt.CE} {
+		in := packet(1, 64, a4, b4)
+		in.TOS = tos
+		putFrame(f, etherLen+ipv4Len+udpLen, &in)
+		p := &Port{addrs: []netip.Addr{b4}}
+		p.caps.PacketMax = DefaultPacketMax
+		p.rx.head.TOS = pkt.CE
+		var q pkt.Packet
+		if !p.inside(f, &q) || q.TOS != want {
+			t.Errorf("TOS %d became %d, want %d", tos, q.TOS, want)
+		}
 	}
 }
 

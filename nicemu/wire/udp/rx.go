@@ -149,8 +149,8 @@ func (p *Port) begin(i int) {
 	}
 }
 
-// ownAddr guesses which of our addresses a packet was for: UDP does not carry it. The peer's family decides; plain RoCEv2 to
-// another address travels inside (mcast.go).
+// ownAddr guesses which of our addresses a packet was for: UDP does not carry it. The peer's family decides; what is
+// for another address travels inside (mcast.go).
 func (p *Port) ownAddr(src netip.Addr) netip.Addr {
 	for _, a := range p.addrs {
 		if a.Is6() == src.Is6() {

@@ -27,6 +27,7 @@ type tunnel struct {
 	name rawAddr
 	msg  [1]mmsghdr
 	iovs [3]unix.Iovec
+	ctrl [cmsgSpace]byte
 
 	frame [1 << 14]byte // of a packet inside
 }
@@ -51,19 +52,19 @@ func (p *Port) sendFrame(q *pkt.Packet) {
 	}
 	p.tx.tun.build(f, p.local.Port())
 	if to, ok := p.peers.macs[[6]byte(f[0:6])]; ok {
-		p.sendTunnel(&to, len(f))
+		p.sendTunnel(&to, len(f), 0)
 		return
 	}
-	p.flood(len(f))
+	p.flood(len(f), 0)
 }
 
 // flood sends what is built, a frame of n bytes, to all peers.
-func (p *Port) flood(n int) {
+func (p *Port) flood(n int, tos uint8) {
 	if len(p.peers.list) == 0 {
 		p.drops[dropNoPeer]++
 	}
 	for _, to := range p.peers.list {
-		p.sendTunnel(&to.name, n)
+		p.sendTunnel(&to.name, n, tos)
 	}
 }
 
@@ -82,9 +83,15 @@ func (t *tunnel) build(f []byte, port uint16) {
 	t.iovs[2].Len = uint64(pad + wire.ICRCLen)
 }
 
-func (p *Port) sendTunnel(to *rawAddr, n int) {
+// sendTunnel sends what is built, n bytes in a tunnel, in the class and with the ECN bits of what is inside.
+func (p *Port) sendTunnel(to *rawAddr, n int, tos uint8) {
 	t := &p.tx.tun
-	t.name, t.msg[0].hdr.Namelen = *to, to.n
+	h := &t.msg[0].hdr
+	t.name, h.Namelen = *to, to.n
+	if h.Control, h.Controllen = nil, 0; tos != 0 {
+		p.putTOS(t.ctrl[:], tos)
+		h.Control, h.Controllen = &t.ctrl[0], cmsgSpace
+	}
 	if sent, _ := sendmmsg(p.sources[0][0], t.msg[:]); sent != 1 {
 		p.drops[dropSendError]++
 		return

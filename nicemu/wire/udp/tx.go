@@ -125,7 +125,7 @@ func (p *Port) route(ps []pkt.Packet) int {
 			p.sendInside(q, nil)
 			continue
 		}
-		if to := p.peers.second[q.Dst]; to != nil && len(q.Data) > 0 && plainRoCE(q) {
+		if to := p.peers.second[q.Dst]; to != nil {
 			p.sendInside(q, to)
 			continue
 		}
@@ -249,17 +249,22 @@ func (p *Port) control(m *message, h *unix.Msghdr) {
 	}
 	if m.tos != 0 {
 		to = 2 * cmsgSpace
-		level, name := unix.IPPROTO_IP, unix.IP_TOS
-		if p.v6 {
-			level, name = unix.IPPROTO_IPV6, unix.IPV6_TCLASS
-		}
-		putCmsg(m.ctrl[cmsgSpace:], level, name, 4)
-		binary.NativeEndian.PutUint32(m.ctrl[cmsgSpace+16:], uint32(m.tos))
+		p.putTOS(m.ctrl[cmsgSpace:], m.tos)
 	}
 	h.Control, h.Controllen = nil, 0
 	if to > from {
 		h.Control, h.Controllen = &m.ctrl[from], uint64(to-from)
 	}
+}
+
+// putTOS writes the control message for the IP header's TOS or traffic class.
+func (p *Port) putTOS(b []byte, tos uint8) {
+	level, name := unix.IPPROTO_IP, unix.IP_TOS
+	if p.v6 {
+		level, name = unix.IPPROTO_IPV6, unix.IPV6_TCLASS
+	}
+	putCmsg(b, level, name, 4)
+	binary.NativeEndian.PutUint32(b[16:], uint32(tos))
 }
 
 func putCmsg(b []byte, level, name, n int) {
