@@ -136,6 +136,9 @@ func TestMgmt(t *testing.T) {
 		len(s.NICs[0].Planes) != 2 || s.NICs[0].ActiveMTU != 4096 || s.Daemon.Clients != 3 {
 		t.Errorf("status %+v", s)
 	}
+	if p := s.NICs[0].Planes[0]; p.Noise != 2e-3 || p.Receive == nil || p.Receive.Factor < 1.2 || p.Receive.Factor > 2.5 {
+		t.Errorf("plane %+v, receives %+v", p, p.Receive)
+	}
 	var st api.Stats
 	if err := c.MgmtNIC("stats", "b/mr0", nil, &st); err != nil || len(st.NICs) != 1 || st.NICs[0].Counters["mroce_qps"] != 1 {
 		t.Errorf("stats %v %+v", err, st)

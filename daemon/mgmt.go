@@ -17,6 +17,7 @@ import (
 	"github.com/metaroce/metaroce/device/hostq"
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/metaroce"
 )
 
 // MgmtFunc is a management command. It runs on the loop: it may touch NICs and ports, and must not block.
@@ -178,9 +179,18 @@ func nicStatus(n *device.NIC) api.NICStatus {
 	for _, a := range n.Addrs() {
 		s.Addrs = append(s.Addrs, a.String())
 	}
+	var ports []metaroce.PortInfo
+	if p := n.Paths(); p != nil {
+		ports = p.Ports()
+	}
 	for i, p := range n.Planes() {
-		s.Planes = append(s.Planes, api.PlaneStatus{Plane: i, Wire: p.Caps.Name, Kind: p.Caps.Kind, Admin: updown(p.Admin),
-			Link: updown(p.Up), RateBps: p.Caps.RateBps, PacketMax: p.Caps.PacketMax})
+		ps := api.PlaneStatus{Plane: i, Wire: p.Caps.Name, Kind: p.Caps.Kind, Admin: updown(p.Admin),
+			Link: updown(p.Up), RateBps: p.Caps.RateBps, PacketMax: p.Caps.PacketMax, Noise: p.Caps.TimerNoise.Seconds()}
+		if i < len(ports) {
+			r := &ports[i]
+			ps.Receive = &api.Receiver{Rate: r.RateBps, Factor: r.Factor, Senders: r.Senders, Grant: r.Grant}
+		}
+		s.Planes = append(s.Planes, ps)
 	}
 	l := n.C.Live
 	s.Objects = api.Objects{Contexts: n.Contexts(), PDs: l.PDs, MRs: l.MRs, CQs: l.CQs, QPs: l.QPs, Channels: l.Channels, AHs: l.AHs}

@@ -86,6 +86,7 @@ type PathManager interface {
 	ProbeResult(now mono.Time, id uint32) (metaroce.ProbeInfo, bool)
 	Profile() cc.Profile
 	SetProfile(now mono.Time, peer netip.Addr, p cc.Profile) error
+	Ports() []metaroce.PortInfo
 }
 
 var _ PathManager = mrEngine{}

@@ -80,6 +80,17 @@ type PlaneStatus struct {
 	Link      string `json:"link"`  // up, down
 	RateBps   uint64 `json:"rate_bits_per_second"`
 	PacketMax int    `json:"packet_max_bytes"`
+	// What the wire's timing adds: floor of the delay target and of loss timers.
+	Noise   float64   `json:"mroce_timing_noise_seconds"`
+	Receive *Receiver `json:"receive,omitempty"` // left out where connections are RoCEv2 only
+}
+
+// Receiver is what MetaRoCE knows of a plane as a receiver; its grants come from it.
+type Receiver struct {
+	Rate    float64 `json:"mroce_receive_rate_bits_per_second"` // measured; the largest of the last ten periods of two round trips
+	Factor  float64 `json:"mroce_grant_factor_ratio"`           // g: bandwidth-delay products granted, all senders together
+	Senders int     `json:"mroce_senders"`                      // when the last grant was given; a lone one may fill the ring
+	Grant   int     `json:"mroce_given_grant_bytes"`            // the last one; 0 = none yet
 }
 
 // Objects counts live objects.

@@ -38,6 +38,14 @@ func Min(a, b Time) Time {
 	return b
 }
 
+// Or is *d, or other where d is nil: for settings of which 0 is a value.
+func Or(d *Duration, other Duration) Duration {
+	if d == nil {
+		return other
+	}
+	return *d
+}
+
 // Micros returns d in microseconds.
 func (d Duration) Micros() float64 { return float64(d) / 1e3 }
 

@@ -25,7 +25,9 @@ func (e *env) managementCommands() []*cli.Command {
 	return append([]*cli.Command{
 		{
 			Name: "status", Usage: "daemons, NICs, planes and who uses them", Category: "Management",
-			Description: example("nicemu status"), Flags: flags(), Action: e.status,
+			Description: example("nicemu status", "nicemu status --planes"),
+			Flags:       flags(&cli.BoolFlag{Name: "planes", Usage: "a line for every plane, too: its wire, and what it receives and grants"}),
+			Action:      e.status,
 		},
 		{
 			Name: "stats", Usage: "counters", Category: "Management", Description: example("nicemu stats --watch"),
@@ -105,6 +107,12 @@ func (e *env) status(c *cli.Context) error {
 		if err := columns(e.out, []string{"NIC", "STATE", "ADDRESS", "MTU", "PLANES", "PROGRAMS", "QPS", "MRS"}, rows); err != nil {
 			return err
 		}
+		if c.Bool("planes") {
+			fmt.Fprintln(e.out)
+			if err := e.printPlanes(s.NICs); err != nil {
+				return err
+			}
+		}
 		for _, n := range s.NICs {
 			for _, x := range n.Contexts {
 				fmt.Fprintf(e.out, "%s: %s (process %d): %d QPs, %d MRs\n", n.Name, x.Program, x.PID, x.Objects.QPs, x.Objects.MRs)
@@ -117,6 +125,27 @@ func (e *env) status(c *cli.Context) error {
 		}
 	}
 	return nil
+}
+
+// printPlanes prints a line for each plane: its wire, and what its receiving side measures and grants.
+func (e *env) printPlanes(nics []api.NICStatus) error {
+	gbits := func(v float64) string {
+		if v == 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.2f", v/1e9)
+	}
+	var rows [][]string
+	for _, n := range nics {
+		for _, p := range n.Planes {
+			row := []string{n.Name, strconv.Itoa(p.Plane), p.Wire, p.Link, p.Admin, gbits(float64(p.RateBps)), micros(p.Noise), "-", "-", "-", "-"}
+			if r := p.Receive; r != nil {
+				copy(row[7:], []string{gbits(r.Rate), fmt.Sprintf("%.2f", r.Factor), strconv.Itoa(r.Senders), kib(int64(r.Grant))})
+			}
+			rows = append(rows, row)
+		}
+	}
+	return columns(e.out, []string{"NIC", "PLANE", "WIRE", "LINK", "SWITCHED", "RATE Gbit/s", "NOISE µs", "RECEIVED Gbit/s", "GRANT FACTOR", "SENDERS", "GRANTS KiB"}, rows)
 }
 
 // printEach prints one object, or one per line for several daemons.

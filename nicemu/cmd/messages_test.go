@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/metaroce/metaroce/daemon/api"
 	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/lab"
 	"github.com/metaroce/metaroce/nicemu/serve"
@@ -90,7 +91,8 @@ long-name/mr0  10.0.0.12  1234     2.5
 // TestPaths: what the daemon says of paths, for people.
 func TestPaths(t *testing.T) {
 	const text = `{"nics":[{"nic":"a/mr0","peers":[{"local":"10.0.0.1","remote":"10.0.0.2","state":"up","peer_id":"025de24293d04e7b",
-		"mroce_qps":1,"mroce_srtt_seconds":23.989e-6,"planes":[{"plane":0,"state":"active","mroce_window_bytes":262144,"mroce_in_flight_bytes":1,
+		"mroce_qps":1,"mroce_srtt_seconds":23.989e-6,"planes":[{"plane":0,"state":"active","mroce_window_bytes":262144,"mroce_in_flight_bytes":1,"mroce_grant_bytes":1048576,
+		"mroce_base_rtt_seconds":20e-6,"mroce_queue_delay_seconds":4.2e-6,"mroce_delay_target_seconds":2e-3,
 		"mroce_sent_packets_total":1136,"mroce_lost_packets_total":3,"paths":[
 		{"path":7,"source_port":51128,"state":"active","mroce_sent_packets_total":304,"mroce_srtt_seconds":26.305e-6,"mroce_ce_marks_total":2},
 		{"path":0,"source_port":51120,"state":"quarantined","denied":true}]}]}]}]}`
@@ -104,12 +106,36 @@ func TestPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `
-NIC    PEER      STATE  PLANE  PLANE STATE  PATHS  RTT µs  WINDOW KiB  IN FLIGHT KiB  SENT packets  LOST  SPURIOUS
-a/mr0  10.0.0.2  up         0  active           2    24.0         256              1          1136     3         0
+NIC    PEER      STATE  PLANE  PLANE STATE  PATHS  RTT µs  BASE µs  QUEUE µs  TARGET µs  WINDOW KiB  GRANT KiB  IN FLIGHT KiB  SENT packets  LOST  SPURIOUS
+a/mr0  10.0.0.2  up         0  active           2    24.0     20.0       4.2     2000.0         256       1024              1          1136     3         0
 
 NIC    PEER      PLANE  PATH  SOURCE PORT  STATE   RTT µs  OUTSTANDING  SENT packets  LOST  MARKED
 a/mr0  10.0.0.2      0     7        51128  active    26.3            0           304     0       2
 a/mr0  10.0.0.2      0     0        51120  denied       -            0             0     0       0
+`
+	if d := cmp.Diff(want[1:], out.String()); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestPlanes: wires and what their receiving sides measure and grant; a NIC with RoCEv2 only has no such side.
+func TestPlanes(t *testing.T) {
+	const text = `[{"name":"a/mr0","planes":[{"plane":0,"wire":"tap:a-mr0.0","admin":"up","link":"up","rate_bits_per_second":0,
+		"mroce_timing_noise_seconds":2e-3,"receive":{"mroce_receive_rate_bits_per_second":4.871e9,"mroce_grant_factor_ratio":1.25,"mroce_senders":4,
+		"mroce_given_grant_bytes":65536}}]},
+		{"name":"b/mr0","planes":[{"plane":0,"wire":"mem:","admin":"down","link":"up","rate_bits_per_second":10000000000}]}]`
+	var nics []api.NICStatus
+	if err := json.Unmarshal([]byte(text), &nics); err != nil {
+		t.Fatal(err)
+	}
+	e, out, _ := testEnv()
+	if err := e.printPlanes(nics); err != nil {
+		t.Fatal(err)
+	}
+	want := `
+NIC    PLANE  WIRE         LINK  SWITCHED  RATE Gbit/s  NOISE µs  RECEIVED Gbit/s  GRANT FACTOR  SENDERS  GRANTS KiB
+a/mr0      0  tap:a-mr0.0  up    up                  -    2000.0             4.87          1.25        4          64
+b/mr0      0  mem:         up    down            10.00         -                -             -        -           -
 `
 	if d := cmp.Diff(want[1:], out.String()); d != "" {
 		t.Error(d)

@@ -38,7 +38,10 @@ type planeInfo struct {
 	Grant     int64      `json:"mroce_grant_bytes"`
 	InFlight  int64      `json:"mroce_in_flight_bytes"`
 	PacketMax int64      `json:"mroce_packet_max_bytes"`
+	SRTT      float64    `json:"mroce_srtt_seconds"`
 	Base      float64    `json:"mroce_base_rtt_seconds"`
+	Queue     float64    `json:"mroce_queue_delay_seconds"`
+	Target    float64    `json:"mroce_delay_target_seconds"`
 	Loss      float64    `json:"mroce_loss_ratio"`
 	Sent      uint64     `json:"mroce_sent_packets_total"`
 	Acked     uint64     `json:"mroce_acked_packets_total"`
@@ -94,8 +97,8 @@ func (e *env) printPaths(all []nicPaths, each bool) error {
 		for _, p := range n.Peers {
 			for _, pl := range p.Planes {
 				planes = append(planes, []string{
-					n.NIC, p.Remote, p.State, strconv.Itoa(pl.Plane), pl.State, strconv.Itoa(len(pl.Paths)), micros(p.SRTT),
-					kib(pl.Window), kib(pl.InFlight), u64(pl.Sent), u64(pl.Lost), u64(pl.Spurious),
+					n.NIC, p.Remote, p.State, strconv.Itoa(pl.Plane), pl.State, strconv.Itoa(len(pl.Paths)), micros(p.SRTT), micros(pl.Base),
+					micros(pl.Queue), micros(pl.Target), kib(pl.Window), kib(pl.Grant), kib(pl.InFlight), u64(pl.Sent), u64(pl.Lost), u64(pl.Spurious),
 				})
 				for _, x := range pl.Paths {
 					paths = append(paths, []string{
@@ -110,7 +113,7 @@ func (e *env) printPaths(all []nicPaths, each bool) error {
 		e.note("no peers: no program has a connection, or had one lately")
 		return nil
 	}
-	head := []string{"NIC", "PEER", "STATE", "PLANE", "PLANE STATE", "PATHS", "RTT µs", "WINDOW KiB", "IN FLIGHT KiB", "SENT packets", "LOST", "SPURIOUS"}
+	head := []string{"NIC", "PEER", "STATE", "PLANE", "PLANE STATE", "PATHS", "RTT µs", "BASE µs", "QUEUE µs", "TARGET µs", "WINDOW KiB", "GRANT KiB", "IN FLIGHT KiB", "SENT packets", "LOST", "SPURIOUS"}
 	if err := columns(e.out, head, planes); err != nil || !each {
 		return err
 	}

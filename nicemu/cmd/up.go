@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -33,6 +34,7 @@ func (e *env) upCommand() *cli.Command {
 			&cli.StringFlag{Name: "transport", Usage: "how connections travel: auto (MetaRoCE, and RoCEv2 with peers that do not speak it), metaroce, rocev2", Value: "auto"},
 			&cli.StringFlag{Name: "netdev", Usage: "give this machine a network interface of that name behind the NIC, with its addresses (needs root)"},
 			&cli.IntFlag{Name: "mtu", Usage: "MTU of the planes' Ethernet", Value: labfile.DefaultMTU},
+			&cli.DurationFlag{Name: "noise", Usage: "the wires' timing noise, floor of delay targets and loss timers; by the wire unless given (2ms: shared cores)"},
 			&cli.StringFlag{Name: "socket", Usage: "path of the control socket"},
 			&cli.StringFlag{Name: "group", Usage: "let this group use the NIC too"},
 			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "leave the daemon running in the background (the default)"},
@@ -160,6 +162,13 @@ func upNIC(c *cli.Context) (serve.NIC, error) {
 	if err := lab.CheckGroup(c.String("group")); err != nil {
 		return n, err
 	}
+	var noise *time.Duration
+	if d := c.Duration("noise"); c.IsSet("noise") {
+		if d < 0 || d > labfile.MaxNoise {
+			return n, fail.Usagef("--noise %v: a time from 0s to %v", d, labfile.MaxNoise)
+		}
+		noise = &d
+	}
 	wires := c.StringSlice("wire")
 	if len(wires) == 0 {
 		wires = []string{"mem:"}
@@ -178,7 +187,7 @@ func upNIC(c *cli.Context) (serve.NIC, error) {
 			}
 			return n, fail.Usagef("--wire %s: a wire is tap:NAME, udp:ADDRESS[:PORT] or mem:", w)
 		}
-		n.Planes = append(n.Planes, serve.Wire{URL: w, MTU: c.Int("mtu")})
+		n.Planes = append(n.Planes, serve.Wire{URL: w, MTU: c.Int("mtu"), Noise: noise})
 	}
 	if dev := c.String("netdev"); dev != "" {
 		kind, _, _ := strings.Cut(wires[0], ":")

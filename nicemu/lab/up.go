@@ -337,7 +337,7 @@ func (s *State) configs(l *labfile.Lab, o Options, taps map[space.TAP]*os.File, 
 				nic.Addrs = append(nic.Addrs, a.Addr())
 			}
 			for plane := range s.Planes {
-				w := serve.Wire{URL: s.wireURL(h.Name, n.Name, plane, peers), MTU: s.Plane.LinkMTU(), Words: s.Plane.Words()}
+				w := serve.Wire{URL: s.wireURL(h.Name, n.Name, plane, peers), MTU: s.Plane.LinkMTU(), Words: s.Plane.Words(), Noise: s.Plane.Noise}
 				switch s.Wire {
 				case "tap":
 					fd, err := pass(space.TAP{Host: h.Name, NIC: n.Name, Plane: plane})

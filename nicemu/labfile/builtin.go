@@ -74,7 +74,8 @@ hosts:                              # one NIC "mr0" a host unless nics: says mor
   a: {addr: 10.0.0.1/24}
   b: {addr: 10.0.0.2/24}
 planes: 4                           # separate networks; every NIC has a port on each
-# plane: {rate: 10Gbit, delay: 5us, mtu: 4300, queue: 256KiB, ecn: {min: 64KiB, max: 192KiB}}
+# plane: {rate: 10Gbit, delay: 5us, mtu: 4300, queue: 256KiB, ecn: {min: 64KiB, max: 192KiB}, noise: 2ms}
+#                                   # noise: of the wire's timing, floor of delay targets and loss timers; by the wire unless given
 wire: auto                          # tap, udp, mem; auto takes the best this machine allows, and says so
 transport: auto                     # MetaRoCE, and RoCEv2 with peers that do not speak it; or metaroce, rocev2. A host may have its own
 # seed: 1                           # of all that is random

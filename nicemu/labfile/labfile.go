@@ -42,6 +42,9 @@ type Plane struct {
 	QueueBytes int
 	ECNMin     int
 	ECNMax     int
+	// Noise is the timing noise that the transport allows the wire: floor of its delay target and of its loss timers.
+	// nil = what the kind of wire is known for on shared cores.
+	Noise *time.Duration `json:",omitempty"`
 }
 
 // Impair is one thing that is wrong with some planes, from a time on and for a time.
@@ -61,6 +64,7 @@ const (
 	DefaultMTU = 4300
 	MinMTU     = 576
 	MaxMTU     = 65000
+	MaxNoise   = 100 * time.Millisecond
 )
 
 // LinkMTU returns the MTU of the planes' Ethernet links.

@@ -105,6 +105,8 @@ func TestErrors(t *testing.T) {
 		{"transport", hosts + "transport: tcpip\n", `one of metaroce, rocev2, auto`},
 		{"rate", hosts + "plane: {rate: 10}\n", `lab.yaml:2: rate: "10" is not a rate such as 10Gbit`},
 		{"delay", hosts + "plane: {delay: 5}\n", `"5" is not a time such as 20us`},
+		{"noise", hosts + "plane: {noise: 2}\n", `"2" is not a time such as 20us`},
+		{"long noise", hosts + "plane: {noise: 2s}\n", "longer than 100ms"},
 		{"mtu", hosts + "plane: {mtu: 99}\n", "mtu:"},
 		{"ecn", hosts + "plane: {ecn: {min: 2KiB, max: 1KiB}}\n", "min not above max"},
 		{"plane key", hosts + "plane: {dealy: 5us}\n", `did you mean "delay"?`},

@@ -316,6 +316,10 @@ func (p *parser) plane(n *yaml.Node, pl *Plane) error {
 		"delay": func(v *yaml.Node) error { return p.value(v, "delay", into(&pl.Delay, duration)) },
 		"mtu":   func(v *yaml.Node) error { return p.integer(v, "mtu", MinMTU, MaxMTU, &pl.MTU) },
 		"queue": func(v *yaml.Node) error { return p.value(v, "queue", into(&pl.QueueBytes, impair.ParseSize)) },
+		"noise": func(v *yaml.Node) error {
+			pl.Noise = new(time.Duration)
+			return p.value(v, "noise", into(pl.Noise, noise))
+		},
 		"ecn": func(v *yaml.Node) error {
 			err := p.mapping(v, "ecn", keys{
 				"min": func(v *yaml.Node) error { return p.value(v, "min", into(&pl.ECNMin, impair.ParseSize)) },
@@ -339,6 +343,18 @@ func (p *parser) plane(n *yaml.Node, pl *Plane) error {
 func duration(s string) (time.Duration, error) {
 	d, err := impair.ParseDuration(s)
 	return time.Duration(d), err
+}
+
+// noise reads a wire's timing noise; "0" needs no unit.
+func noise(s string) (time.Duration, error) {
+	if s == "0" {
+		return 0, nil
+	}
+	d, err := duration(s)
+	if err == nil && d > MaxNoise {
+		return 0, fmt.Errorf("%s is longer than %v", s, MaxNoise)
+	}
+	return d, err
 }
 
 // trim takes the package's name off an error of daemon/impair: here the key says it.

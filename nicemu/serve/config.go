@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"time"
 
 	"github.com/metaroce/metaroce/nicemu/labfile"
 )
@@ -44,6 +45,8 @@ type Wire struct {
 	MTU   int      `json:"mtu"`
 	Peers []Peer   `json:"peers,omitempty"` // udp: who lives where
 	Words []string `json:"words,omitempty"` // the plane's own rate, delay, queue, ecn
+	// Noise is the wire's timing noise, where it is not what its kind is known for.
+	Noise *time.Duration `json:"noise_nanoseconds,omitempty"`
 }
 
 // Peer says where a GID is found on a udp plane.

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/metaroce/metaroce/device"
+	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/wire"
 	"github.com/metaroce/metaroce/nicemu/wire/hostport"
@@ -33,6 +34,7 @@ func HostMTU(kind string, mtu int) int {
 func openWire(fabric *mem.Fabric, n *NIC, index int, w Wire) (device.Port, error) {
 	p, err := wire.Open(w.URL, wire.Options{
 		NIC: n.Name, Plane: index, Fabric: fabric, MTU: w.MTU, PacketMax: packetMax(w.MTU, n.Addrs), MAC: MAC(n.GUID), TAP: w.FD,
+		Noise: (*mono.Duration)(w.Noise),
 	})
 	if err != nil {
 		return nil, refusal(err)

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/metaroce/metaroce/device"
+	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/nicemu/wire/mem"
 	"github.com/metaroce/metaroce/nicemu/wire/tap"
 	"github.com/metaroce/metaroce/nicemu/wire/udp"
@@ -28,6 +29,8 @@ type Options struct {
 	MAC       [6]byte     // of the NIC; 0 = made of its name. With a host port: the same as its
 	TAP       int         // tap: an open descriptor, owned from then on; 0 = open it by name
 	Plain     bool        // no super-packets, no datagram trains: for comparison
+
+	Noise *mono.Duration // the wire's timing noise; nil = what its kind is known for on shared cores
 }
 
 // Open makes the wire of one plane.
@@ -44,13 +47,13 @@ func Open(raw string, o Options) (device.Port, error) {
 		case o.Fabric == nil:
 			return nil, fmt.Errorf("mem: is a wire between NICs of one daemon, and here is no fabric")
 		}
-		return o.Fabric.Port(o.Plane, o.NIC, mem.Options{PacketMax: o.packetMax()}), nil
+		return o.Fabric.Port(o.Plane, o.NIC, mem.Options{PacketMax: o.packetMax(), Noise: o.Noise}), nil
 	case "udp":
 		at, err := udp.ParseURL(raw)
 		if err != nil {
 			return nil, err
 		}
-		return typed(udp.Open(at, udp.Options{PacketMax: o.packetMax(), NoTrains: o.Plain}))
+		return typed(udp.Open(at, udp.Options{PacketMax: o.packetMax(), NoTrains: o.Plain, Noise: o.Noise}))
 	case "tap":
 		return openTAP(raw, rest, o)
 	case "dpdk":
@@ -73,7 +76,7 @@ func openTAP(raw, rest string, o Options) (device.Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w", raw, err)
 	}
-	t := tap.Options{MTU: o.MTU, PacketMax: o.PacketMax, MAC: o.MAC, Plain: o.Plain}
+	t := tap.Options{MTU: o.MTU, PacketMax: o.PacketMax, MAC: o.MAC, Plain: o.Plain, Noise: o.Noise}
 	if t.MAC == ([6]byte{}) && o.NIC != "" {
 		t.MAC = tap.MACFor(o.NIC)
 	}

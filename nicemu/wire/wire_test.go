@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/nicemu/wire/mem"
 )
 
@@ -18,7 +19,19 @@ func TestOpen(t *testing.T) {
 		if c := p.Caps(); c.Kind != kind || c.PacketMax != 4300-48 || !c.EthernetOK {
 			t.Errorf("%s: %+v", url, c)
 		}
+		if c := p.Caps(); c.TimerNoise != 2*mono.Millisecond {
+			t.Errorf("%s: noise %v", url, c.TimerNoise)
+		}
 		p.Close()
+		for _, noise := range []mono.Duration{0, mono.Millisecond} {
+			if p, err = Open(url, Options{NIC: "a/mr0", Fabric: f, Noise: &noise}); err != nil {
+				t.Fatal(err)
+			}
+			if c := p.Caps(); c.TimerNoise != noise {
+				t.Errorf("%s: noise %v instead of %v", url, c.TimerNoise, noise)
+			}
+			p.Close()
+		}
 	}
 }
 

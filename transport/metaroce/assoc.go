@@ -214,8 +214,7 @@ func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 func (pl *planeTx) newWindow() {
 	c := pl.a.e.cfg.Planes[pl.idx]
 	//= MR-CC-006 MR-CC-008
-	target := max(c.TimerNoise, 6*mono.Microsecond)
-	pl.win = pl.profile.Make(cc.Limits{Packet: min(c.PacketMax, maxPayload+128), Start: defaultWindow, Max: 4 << 20, Target: target,
+	pl.win = pl.profile.Make(cc.Limits{Packet: min(c.PacketMax, maxPayload+128), Start: defaultWindow, Max: 4 << 20, Target: pl.delayFloor(),
 		Rate: float64(pl.rate) / 8e9, Noise: c.TimerNoise})
 	pl.cwnd = pl.win.Window()
 }
@@ -223,6 +222,22 @@ func (pl *planeTx) newWindow() {
 func (pl *planeTx) setWindow(w int) {
 	pl.win.Reset(w)
 	pl.cwnd = pl.win.Window()
+}
+
+// delayFloor is the least queue delay that says something on this wire.
+func (pl *planeTx) delayFloor() mono.Duration {
+	return max(pl.a.e.cfg.Planes[pl.idx].TimerNoise, 6*mono.Microsecond)
+}
+
+// delayTarget is the queue delay that the window stays under; 0 when its profile looks at none.
+func (pl *planeTx) delayTarget() mono.Duration {
+	switch {
+	case pl.profile.Name == cc.ProfileFixed:
+		return 0
+	case pl.profile.Target > 0:
+		return max(pl.profile.Target, pl.base/8)
+	}
+	return max(pl.delayFloor(), pl.base/8)
 }
 
 // peerRate takes in the rate of the peer's port: the lower one of the two bounds the window. 0 = it has none.

@@ -16,6 +16,8 @@ type portRx struct {
 	rtt         mono.Duration
 	rttAt       mono.Time
 	inUse       int // associations
+	sending     int // senders when the last grant was given
+	granted     uint32
 }
 
 func (p *portRx) init(plane int) { p.g, p.plane = 1.5, plane }
@@ -166,9 +168,10 @@ func (e *Engine) grantFor(a *assoc, plane int) uint32 {
 		recent += mono.Duration(2 * float64(p.inUse) * maxPayload / c * 1e9)
 	}
 	active := p.active(e.now, plane, recent)
+	p.sending, p.granted = active, uint32(ring)
 	//= MR-CC-012
 	if active <= 1 {
-		return uint32(ring)
+		return p.granted
 	}
 	share, least := ring/float64(active), float64(minCharge)
 	if c > 0 {
@@ -180,5 +183,6 @@ func (e *Engine) grantFor(a *assoc, plane int) uint32 {
 			least = max(least, defaultWindow/float64(active))
 		}
 	}
-	return uint32(max(share, least))
+	p.granted = uint32(max(share, least))
+	return p.granted
 }

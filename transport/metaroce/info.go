@@ -19,6 +19,8 @@ type PlaneInfo struct {
 	PacketMax   int           `json:"mroce_packet_max_bytes"`
 	SRTT        mono.Duration `json:"-"`
 	Base        mono.Duration `json:"-"`
+	Queue       mono.Duration `json:"-"` // mean of what round trips take above the base
+	Target      mono.Duration `json:"-"` // the queue delay that the profile stays under; 0 = it looks at none
 	Loss        float64       `json:"mroce_loss_ratio"`
 	Sent        uint64        `json:"mroce_sent_packets_total"`
 	Acked       uint64        `json:"mroce_acked_packets_total"`
@@ -73,8 +75,29 @@ func (i PlaneInfo) MarshalJSON() ([]byte, error) {
 	type plain PlaneInfo
 	return json.Marshal(struct {
 		plain
-		Base float64 `json:"mroce_base_rtt_seconds"`
-	}{plain(i), i.Base.Seconds()})
+		SRTT   float64 `json:"mroce_srtt_seconds"`
+		Base   float64 `json:"mroce_base_rtt_seconds"`
+		Queue  float64 `json:"mroce_queue_delay_seconds"`
+		Target float64 `json:"mroce_delay_target_seconds"`
+	}{plain(i), i.SRTT.Seconds(), i.Base.Seconds(), i.Queue.Seconds(), i.Target.Seconds()})
+}
+
+// PortInfo is what the receiver knows of one of its ports, from which the grants of all peers come.
+type PortInfo struct {
+	RateBps float64 // measured: the largest of the last ten periods, bits a second. It counts where the port has none of its own
+	Factor  float64 // g: how many bandwidth-delay products are granted, all senders together
+	Senders int     // when the last grant was given; a lone one is bounded by the ring only
+	Grant   int     // the last one given, bytes; 0 = none yet
+}
+
+// Ports describes the receiving side of the NIC's planes, in order (not for the hot path).
+func (e *Engine) Ports() []PortInfo {
+	out := make([]PortInfo, len(e.ports))
+	for i := range e.ports {
+		p := &e.ports[i]
+		out[i] = PortInfo{RateBps: 8 * p.rate(), Factor: p.g, Senders: p.sending, Grant: int(p.granted)}
+	}
+	return out
 }
 
 // MarshalJSON adds the times, in seconds.
@@ -102,7 +125,7 @@ func (e *Engine) Assocs() []AssocInfo {
 
 func (pl *planeTx) info() PlaneInfo {
 	pi := PlaneInfo{Plane: pl.idx, State: planeStateNames[pl.state], Profile: pl.profile.Name, Entropies: pl.ent.Mode.String(),
-		Window: pl.cwnd, Grant: pl.grant, InFlight: pl.inflight, PacketMax: pl.packetMax, SRTT: pl.a.srtt, Base: pl.base,
+		Window: pl.cwnd, Grant: pl.grant, InFlight: pl.inflight, PacketMax: pl.packetMax, SRTT: pl.a.srtt, Base: pl.base, Queue: mono.Duration(pl.avgq), Target: pl.delayTarget(),
 		Loss: pl.lossMean, Sent: pl.sent, Acked: pl.acked, Lost: pl.lost, Spurious: pl.spurious, Failures: pl.failures, Paths: []PathInfo{}}
 	for i, p := range pl.paths {
 		if p == nil {

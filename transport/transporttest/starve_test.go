@@ -108,3 +108,40 @@ func TestSlowerEnd(t *testing.T) {
 		t.Errorf("window %d, base %v, two products are %d", x.Window, x.Base, most)
 	}
 }
+
+// TestMeasuredRate: on a wire without a rate the receiver's figure is what comes, frames included, within a few percent; it
+// counts its senders, and what it says that it gave is what they have.
+//
+// = MR-CC-015
+func TestMeasuredRate(t *testing.T) {
+	const each = 10e9
+	w := New(Config{Seed: 1, Nodes: 4, Planes: 1, Link: link.Spec{RateBps: each, Delay: 4 * mono.Microsecond, Queue: 1 << 20},
+		Engine: func(c *metaroce.Config) { c.Planes[0].RateBps = 0 }})
+	to := w.Nodes[0]
+	to.Keys[7] = Key{0, 4 << 20, true, true, true, false}
+	if x := to.E.Ports(); len(x) != 1 || x[0].RateBps != 0 || x[0].Factor != 1.5 || x[0].Grant != 0 || x[0].Senders != 0 {
+		t.Errorf("at first: %+v", x)
+	}
+	for _, n := range w.Nodes[1:] {
+		p, _ := w.Connect(n, to, QPOptions{SQ: 64})
+		for range 32 {
+			p.Send(WR{Op: transport.OpWrite, N: 1 << 20, Key: 7})
+		}
+	}
+	w.Run(4 * mono.Millisecond)
+	x := to.E.Ports()[0]
+	if x.RateBps < 0.9*3*each || x.RateBps > 1.05*3*each || x.Senders != 3 {
+		t.Errorf("%.1f Gbit/s from %d senders", x.RateBps/1e9, x.Senders)
+	}
+	least := 1 << 30
+	for _, n := range w.Nodes[1:] {
+		pl := n.E.Assocs()[0].Planes[0]
+		least = min(least, pl.Grant)
+		if pl.Target < 6*mono.Microsecond || pl.SRTT < pl.Base || pl.Base < 8*mono.Microsecond || pl.Queue < 0 {
+			t.Errorf("%+v", pl)
+		}
+	}
+	if x.Grant < least/2 || x.Grant > 2*least {
+		t.Errorf("gave %d, they have %d", x.Grant, least)
+	}
+}

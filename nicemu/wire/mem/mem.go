@@ -40,6 +40,8 @@ const (
 type Options struct {
 	PacketMax int // largest BTH … ICRC
 	Ring      int // packets that may wait for RxBurst
+
+	Noise *mono.Duration // the wire's timing noise; nil = that of shared cores
 }
 
 // Fabric joins ports. Make one a lab.
@@ -110,7 +112,7 @@ func (f *Fabric) Port(planeID int, name string, o Options) *Port {
 		out:   make([][]byte, 0, pkt.Burst),
 		caps: device.PortCaps{
 			Name: fmt.Sprintf("mem:%s?plane=%d", name, planeID), Kind: "mem",
-			PacketMax: o.PacketMax, TimerNoise: timerNoise, EthernetOK: true,
+			PacketMax: o.PacketMax, TimerNoise: mono.Or(o.Noise, timerNoise), EthernetOK: true,
 		},
 	}
 	arena := make([]byte, (o.Ring+pkt.Burst)*size)

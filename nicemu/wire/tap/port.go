@@ -34,6 +34,8 @@ type Options struct {
 	MAC       [6]byte // of the NIC on this plane; 0 = made of the interface's name. With a host port: the same as its
 	Plain     bool    // no super-packets
 
+	Noise *mono.Duration // the wire's timing noise; nil = that of shared cores
+
 	// For Open only.
 	Bridge  string
 	Persist bool
@@ -125,7 +127,7 @@ func newPort(d *Device, o Options) (*Port, error) {
 		d.UseTrains()
 	}
 	p := &Port{dev: d, mtu: o.MTU, fds: []int{d.FD()}}
-	p.caps = device.PortCaps{Name: "tap:" + d.Name(), Kind: "tap", PacketMax: o.PacketMax, TimerNoise: timerNoise, EthernetOK: true}
+	p.caps = device.PortCaps{Name: "tap:" + d.Name(), Kind: "tap", PacketMax: o.PacketMax, TimerNoise: mono.Or(o.Noise, timerNoise), EthernetOK: true}
 	if d.trains {
 		p.caps.Burst = train.Burst
 	}

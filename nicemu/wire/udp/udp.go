@@ -48,6 +48,8 @@ const (
 type Options struct {
 	PacketMax int  // largest BTH … ICRC; the MTU of the interface may make it smaller
 	NoTrains  bool // neither UDP_SEGMENT nor UDP_GRO
+
+	Noise *mono.Duration // the wire's timing noise; nil = that of shared cores
 }
 
 type drop uint8
@@ -145,7 +147,7 @@ func (p *Port) open(o Options) error {
 	}
 	p.caps = device.PortCaps{
 		Name: "udp:" + p.local.String(), Kind: "udp", PacketMax: min(o.PacketMax, mtu-outerMax),
-		TimerNoise: timerNoise, EthernetOK: true,
+		TimerNoise: mono.Or(o.Noise, timerNoise), EthernetOK: true,
 	}
 	p.insideMax = min(p.caps.PacketMax+insideHeads, mtu-outerMax, len(p.tx.tun.frame))
 	if p.trains {
