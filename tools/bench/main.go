@@ -16,10 +16,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/metaroce/metaroce/tools/bed"
 )
 
 func main() {
@@ -74,22 +77,22 @@ func run(bin, wire, out string, rounds, seconds int) error {
 	if err != nil {
 		return err
 	}
-	b, err := newBed(bin, wire)
+	b, err := bed.New(bin, bed.Options{Wire: wire, Hosts: 2})
 	if err != nil {
 		return err
 	}
-	defer b.close()
+	defer b.Close()
 	var stopped atomic.Bool
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-stop
 		stopped.Store(true)
-		b.close() // nothing of the lab stays, whoever ends us
+		b.Close() // nothing of the lab stays, whoever ends us
 		os.Exit(130)
 	}()
 	r := &Result{
-		Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel(), Wire: wire, Planes: planes,
+		Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel(), Wire: wire, Planes: bed.Planes,
 		Seconds: seconds, WriteBits: map[string][]float64{}, OfTCP: map[string][]float64{},
 		LossKept: map[string][]float64{}, RatedKept: map[string][]float64{}, Latency: map[string][]Latency{},
 	}
@@ -97,7 +100,7 @@ func run(bin, wire, out string, rounds, seconds int) error {
 		say("round %d of %d", i+1, rounds)
 		err = measure(b, r, seconds)
 	}
-	err = errors.Join(err, b.failure)
+	err = errors.Join(err, b.Failure)
 	if stopped.Load() {
 		select {} // no figures; the lab is being taken down
 	}
@@ -116,15 +119,15 @@ var losses = []struct {
 var sizes = []string{"65536", "1048576"}
 
 // measure is one round.
-func measure(b *bed, r *Result, seconds int) error {
-	tcp, err := b.tcp(seconds)
+func measure(b *bed.Bed, r *Result, seconds int) error {
+	tcp, err := b.TCP(seconds)
 	if err != nil {
 		return err
 	}
 	r.TCPBits = append(r.TCPBits, tcp)
 	var plain float64
 	for _, size := range sizes {
-		if plain, err = b.write(size, seconds); err != nil {
+		if plain, err = write(b, size, seconds); err != nil {
 			return err
 		}
 		r.WriteBits[size] = append(r.WriteBits[size], plain)
@@ -133,10 +136,10 @@ func measure(b *bed, r *Result, seconds int) error {
 	if err = lossy(b, r.LossKept, plain, seconds); err != nil {
 		return err
 	}
-	if err = b.nicemu("lab", "impair", planeRate); err != nil {
+	if err = b.Nicemu("lab", "impair", planeRate); err != nil {
 		return err
 	}
-	rated, err := b.write("1048576", seconds)
+	rated, err := write(b, "1048576", seconds)
 	if err != nil {
 		return err
 	}
@@ -144,32 +147,32 @@ func measure(b *bed, r *Result, seconds int) error {
 	if err = lossy(b, r.RatedKept, rated, seconds); err != nil {
 		return err
 	}
-	if err = b.nicemu("lab", "impair", "clear"); err != nil {
+	if err = b.Nicemu("lab", "impair", "clear"); err != nil {
 		return err
 	}
 	return latencies(b, r)
 }
 
 // lossy measures with each loss, leaves the planes without, and notes the share of plain.
-func lossy(b *bed, kept map[string][]float64, plain float64, seconds int) error {
+func lossy(b *bed.Bed, kept map[string][]float64, plain float64, seconds int) error {
 	for _, loss := range losses {
-		if err := b.nicemu("lab", "impair", "loss="+loss.name); err != nil {
+		if err := b.Nicemu("lab", "impair", "loss="+loss.name); err != nil {
 			return err
 		}
-		bits, err := b.write("1048576", seconds)
+		bits, err := write(b, "1048576", seconds)
 		if err != nil {
 			return err
 		}
 		kept[loss.name] = append(kept[loss.name], bits/plain)
 	}
-	return b.nicemu("lab", "impair", "loss=0")
+	return b.Nicemu("lab", "impair", "loss=0")
 }
 
-func latencies(b *bed, r *Result) error {
+func latencies(b *bed.Bed, r *Result) error {
 	for _, program := range []string{"ib_write_lat", "ib_send_lat", "tcp"} {
-		measure := func() (Latency, error) { return b.latency(program) }
+		measure := func() (Latency, error) { return latency(b, program) }
 		if program == "tcp" {
-			measure = b.pong
+			measure = func() (Latency, error) { return pong(b) }
 		}
 		l, err := measure()
 		if err != nil {
@@ -178,6 +181,26 @@ func latencies(b *bed, r *Result) error {
 		r.Latency[program] = append(r.Latency[program], l)
 	}
 	return nil
+}
+
+// write returns ib_write_bw's average, in bits a second.
+func write(b *bed.Bed, size string, seconds int) (float64, error) {
+	v, err := b.Perftest(time.Duration(seconds+20)*time.Second, "ib_write_bw", "-s", size, "-D", strconv.Itoa(seconds), "--report_gbits")
+	if err != nil {
+		return 0, err
+	}
+	return v[3] * 1e9, nil // bytes, iterations, peak, average
+}
+
+func latency(b *bed.Bed, program string) (Latency, error) {
+	v, err := b.Perftest(60*time.Second, program, "-s", "8", "-n", "20000")
+	if err != nil {
+		return Latency{}, err
+	}
+	if len(v) < 8 {
+		return Latency{}, fmt.Errorf("%s: unknown table %v", program, v)
+	}
+	return Latency{v[4] / 1e6, v[7] / 1e6}, nil // bytes, iterations, min, max, typical, average, stdev, p99
 }
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

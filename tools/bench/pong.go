@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/metaroce/metaroce/tools/bed"
 )
 
 const (
@@ -121,4 +123,20 @@ func readFull(fd int, buf []byte) error {
 		n += m
 	}
 	return nil
+}
+
+// pong runs this program's own TCP ping-pong in the hosts.
+func pong(b *bed.Bed) (Latency, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return Latency{}, err
+	}
+	port := b.NextPort()
+	at := fmt.Sprintf("%s:%d", bed.VethA, port)
+	out, err := b.Pair(60*time.Second, []string{self, "-pong", fmt.Sprintf(":%d", port)}, []string{self, "-pong", at})
+	if err != nil {
+		return Latency{}, err
+	}
+	var l Latency
+	return l, json.NewDecoder(strings.NewReader(out)).Decode(&l)
 }

@@ -1,4 +1,5 @@
-package main
+// Package bed is a lab for tools that measure: hosts of namespaces, programs on them, a veth for TCP beside the planes.
+package bed
 
 import (
 	"bytes"
@@ -15,59 +16,88 @@ import (
 	"time"
 )
 
+// Planes of a lab, and the addresses of its hosts.
 const (
-	planes = 4
-	hostA  = "10.0.0.1"
-	vethA  = "172.31.99.1" // beside the lab's own networks
+	Planes = 4
+	HostA  = "10.0.0.1"
+	VethA  = "172.31.99.1" // beside the lab's own networks
 	vethB  = "172.31.99.2"
 )
 
-// bed is a lab of two hosts with a veth between their namespaces besides the planes.
-type bed struct {
+// Bed is a lab, with a veth between the namespaces of hosts a and b besides the planes.
+type Bed struct {
 	bin     string
 	dir     string
 	env     []string
 	holders []*exec.Cmd // a sleeping process in each host: names its namespace to ip(8)
 	port    int
-	failure error
+	Failure error // of taking it down
 }
 
-func newBed(bin, wire string) (*bed, error) {
+// Options of a lab.
+type Options struct {
+	Wire  string
+	Hosts int    // a, b, …: 10.0.0.1, 10.0.0.2, …
+	Plane string // properties of the planes as in a lab file: "noise: 2ms"
+}
+
+// New brings a lab up with the given nicemu. Hosts a and b are joined by a veth as well.
+func New(bin string, o Options) (*Bed, error) {
 	dir, err := os.MkdirTemp("", "mr-bench")
 	if err != nil {
 		return nil, err
 	}
-	b := &bed{bin: bin, dir: dir, env: append(os.Environ(), "XDG_RUNTIME_DIR="+dir), port: 18600}
-	text := fmt.Sprintf("name: bench\nhosts:\n  a: {addr: %s/24}\n  b: {addr: 10.0.0.2/24}\nplanes: %d\nwire: %s\n", hostA, planes, wire)
+	b := &Bed{bin: bin, dir: dir, env: append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "MR_LAB=bench"), port: 18600}
+	text := fmt.Sprintf("name: bench\nplanes: %d\nwire: %s\nhosts:\n", Planes, o.Wire)
+	for i := range o.Hosts {
+		text += fmt.Sprintf("  %s: {addr: 10.0.0.%d/24}\n", Host(i), i+1)
+	}
+	if o.Plane != "" {
+		text += "plane: {" + o.Plane + "}\n"
+	}
 	file := filepath.Join(dir, "lab.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	if err := b.nicemu("lab", "up", file); err != nil {
+	if err := b.Nicemu("lab", "up", file); err != nil {
 		os.RemoveAll(dir)
 		return nil, err
 	}
 	if err := b.veth(); err != nil {
-		b.close()
+		b.Close()
 		return nil, err
 	}
 	return b, nil
 }
 
-func (b *bed) close() {
+// Host is the name of the host number i.
+func Host(i int) string { return string(rune('a' + i)) }
+
+// Socket is the control socket of the lab's daemon.
+func (b *Bed) Socket() string { return filepath.Join(b.dir, "mroce", "bench.sock") }
+
+// NextPort is a TCP port that no program of this bed had.
+func (b *Bed) NextPort() int {
+	b.port++
+	return b.port
+}
+
+// Close takes the lab down; see Failure.
+func (b *Bed) Close() {
 	for _, h := range b.holders {
 		_ = h.Process.Kill()
 		_ = h.Wait()
 	}
-	b.failure = errors.Join(b.failure, b.nicemu("lab", "down"))
+	b.holders = nil
+	b.Failure = errors.Join(b.Failure, b.Nicemu("lab", "down"))
 	os.RemoveAll(b.dir)
 }
 
 // veth joins the hosts' namespaces by a pair of interfaces: the way TCP takes.
-func (b *bed) veth() error {
+func (b *Bed) veth() error {
 	var pids []string
 	for _, host := range []string{"a", "b"} {
-		h := b.command(context.Background(), host, "sleep", "3600")
+		h := b.Command(context.Background(), host, "sleep", "3600")
 		if err := h.Start(); err != nil {
 			return err
 		}
@@ -78,9 +108,9 @@ func (b *bed) veth() error {
 	if out, err := exec.Command("ip", "link", "add", "mrbench0", "netns", pids[0], "type", "veth", "peer", "name", "mrbench1", "netns", pids[1]).CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot join the two namespaces by a veth (needs root): %w: %s", err, out)
 	}
-	for _, c := range [][]string{{"a", vethA, "mrbench0"}, {"b", vethB, "mrbench1"}} {
+	for _, c := range [][]string{{"a", VethA, "mrbench0"}, {"b", vethB, "mrbench1"}} {
 		for _, ip := range [][]string{{"addr", "add", c[1] + "/30", "dev", c[2]}, {"link", "set", c[2], "up"}} {
-			if _, err := b.on(10*time.Second, c[0], append([]string{"ip"}, ip...)...); err != nil {
+			if _, err := b.On(10*time.Second, c[0], append([]string{"ip"}, ip...)...); err != nil {
 				return err
 			}
 		}
@@ -88,7 +118,8 @@ func (b *bed) veth() error {
 	return nil
 }
 
-func (b *bed) nicemu(args ...string) error {
+// Nicemu runs nicemu about the lab; it must succeed.
+func (b *Bed) Nicemu(args ...string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, b.bin, args...)
@@ -99,7 +130,8 @@ func (b *bed) nicemu(args ...string) error {
 	return nil
 }
 
-func (b *bed) command(ctx context.Context, host string, program ...string) *exec.Cmd {
+// Command prepares a program on a host.
+func (b *Bed) Command(ctx context.Context, host string, program ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, b.bin, append([]string{"lab", "exec", host, "--"}, program...)...)
 	cmd.Env = b.env
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -107,12 +139,12 @@ func (b *bed) command(ctx context.Context, host string, program ...string) *exec
 	return cmd
 }
 
-// on returns what the program wrote: its output, then what it complained of.
-func (b *bed) on(limit time.Duration, host string, program ...string) (string, error) {
+// On runs a program on a host and returns what the program wrote: its output, then what it complained of.
+func (b *Bed) On(limit time.Duration, host string, program ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var out, errs bytes.Buffer
-	cmd := b.command(ctx, host, program...)
+	cmd := b.Command(ctx, host, program...)
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("%s on %s: %w\n%s%s", strings.Join(program, " "), host, err, errs.String(), out.String())
@@ -120,11 +152,16 @@ func (b *bed) on(limit time.Duration, host string, program ...string) (string, e
 	return out.String() + errs.String(), nil
 }
 
-// pair runs a server on host a and a client on b, which is repeated while the server does not listen yet.
-func (b *bed) pair(limit time.Duration, server, client []string) (string, error) {
+// Pair runs a server on host a and a client on b, which is repeated while the server does not listen yet.
+func (b *Bed) Pair(limit time.Duration, server, client []string) (string, error) {
+	return b.PairOn(limit, "b", server, client)
+}
+
+// PairOn is Pair with the client on another host.
+func (b *Bed) PairOn(limit time.Duration, host string, server, client []string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	s := b.command(ctx, "a", server...)
+	s := b.Command(ctx, "a", server...)
 	var said bytes.Buffer
 	s.Stdout, s.Stderr = &said, &said
 	if err := s.Start(); err != nil {
@@ -134,7 +171,7 @@ func (b *bed) pair(limit time.Duration, server, client []string) (string, error)
 	err := errors.New("the server never listened")
 	for range 20 {
 		time.Sleep(250 * time.Millisecond)
-		if out, err = b.on(limit, "b", client...); err == nil || ctx.Err() != nil {
+		if out, err = b.On(limit, host, client...); err == nil || ctx.Err() != nil {
 			break
 		}
 		if text := err.Error(); !strings.Contains(text, "onnect to") && !strings.Contains(text, "refused") {
@@ -149,9 +186,9 @@ func (b *bed) pair(limit time.Duration, server, client []string) (string, error)
 	return out, s.Wait()
 }
 
-// tcp returns what iperf3 receives, in bits a second.
-func (b *bed) tcp(seconds int) (float64, error) {
-	out, err := b.pair(time.Duration(seconds+20)*time.Second, []string{"iperf3", "-s", "-1"}, []string{"iperf3", "-c", vethA, "-t", strconv.Itoa(seconds), "-J"})
+// TCP returns what iperf3 receives, in bits a second.
+func (b *Bed) TCP(seconds int) (float64, error) {
+	out, err := b.Pair(time.Duration(seconds+20)*time.Second, []string{"iperf3", "-s", "-1"}, []string{"iperf3", "-c", VethA, "-t", strconv.Itoa(seconds), "-J"})
 	if err != nil {
 		return 0, err
 	}
@@ -168,37 +205,16 @@ func (b *bed) tcp(seconds int) (float64, error) {
 	return r.End.Sum.Bits, nil
 }
 
-// write returns ib_write_bw's average, in bits a second.
-func (b *bed) write(size string, seconds int) (float64, error) {
-	v, err := b.perftest(time.Duration(seconds+20)*time.Second, "ib_write_bw", "-s", size, "-D", strconv.Itoa(seconds), "--report_gbits")
-	if err != nil {
-		return 0, err
-	}
-	return v[3] * 1e9, nil // bytes, iterations, peak, average
-}
-
-func (b *bed) latency(program string) (Latency, error) {
-	v, err := b.perftest(60*time.Second, program, "-s", "8", "-n", "20000")
-	if err != nil {
-		return Latency{}, err
-	}
-	if len(v) < 8 {
-		return Latency{}, fmt.Errorf("%s: unknown table %v", program, v)
-	}
-	return Latency{v[4] / 1e6, v[7] / 1e6}, nil // bytes, iterations, min, max, typical, average, stdev, p99
-}
-
 // clockNoise is how perftest says that it could not calibrate its clock, as the machine was busy just then: the data
 // moved, but every rate and time it prints is 0.
 const clockNoise = "Correlation coefficient"
 
-// perftest returns the numbers in the last line of a perftest program's table.
-func (b *bed) perftest(limit time.Duration, program string, args ...string) ([]float64, error) {
-	b.port++
-	server := append([]string{program, "-F", "-p", strconv.Itoa(b.port)}, args...)
-	out, err := b.pair(limit, server, append(append([]string{}, server...), hostA))
+// Perftest returns the numbers in the last line of a perftest program's table.
+func (b *Bed) Perftest(limit time.Duration, program string, args ...string) ([]float64, error) {
+	server := append([]string{program, "-F", "-p", strconv.Itoa(b.NextPort())}, args...)
+	out, err := b.Pair(limit, server, append(append([]string{}, server...), HostA))
 	for try := 0; try < 5 && strings.Contains(out, clockNoise); try++ {
-		out, err = b.pair(limit, server, append(append([]string{}, server...), hostA))
+		out, err = b.Pair(limit, server, append(append([]string{}, server...), HostA))
 	}
 	if err != nil {
 		return nil, err
@@ -227,18 +243,3 @@ func (b *bed) perftest(limit time.Duration, program string, args ...string) ([]f
 	return last, nil
 }
 
-// pong runs this program's own TCP ping-pong in the hosts.
-func (b *bed) pong() (Latency, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return Latency{}, err
-	}
-	b.port++
-	at := fmt.Sprintf("%s:%d", vethA, b.port)
-	out, err := b.pair(60*time.Second, []string{self, "-pong", fmt.Sprintf(":%d", b.port)}, []string{self, "-pong", at})
-	if err != nil {
-		return Latency{}, err
-	}
-	var l Latency
-	return l, json.NewDecoder(strings.NewReader(out)).Decode(&l)
-}
