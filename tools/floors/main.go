@@ -1,6 +1,6 @@
 // Command floors tries delay floors and congestion rules live: a lab of five hosts over TAP and over UDP sockets, four planes,
 // every core busy with something else, ib_write_bw from one host to another and from four to one, over planes as fast as they
-// go and over planes of 500 Mbit/s. It reports what arrives, what goes again and in vain, what is dropped and where, and what
+// go and over planes of 500 Mbit/s with queues of 4 and of 1 ms. It reports what arrives, what goes again and in vain, what is dropped and where, and what
 // the receiver measures beside what truly came.
 //
 // The floor is tried in two ways: as the target of the congestion rule, changed at run time (`nicemu profile set --target`), and
@@ -58,11 +58,12 @@ func main() {
 }
 
 // floors are the noises and targets tried, in seconds; home is the one of these wires.
-var floors = []time.Duration{0, 200 * time.Microsecond, 500 * time.Microsecond, home, 10 * time.Millisecond}
+var floors = []time.Duration{0, 200 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, home, 10 * time.Millisecond}
 
 const (
 	home      = 2 * time.Millisecond
-	slow      = "500Mbit" // four such planes are well below what a core moves
+	slow      = "500Mbit"       // four such planes are well below what a core moves; their queues are 256 KiB, 4 ms
+	shallow   = "500Mbit 64KiB" // with a queue of 1 ms
 	senders   = 4         // of an incast
 	lowTarget = time.Microsecond
 )
@@ -172,15 +173,15 @@ func (r *Result) lab(b *bed.Bed, wire string, noise time.Duration, only string) 
 		}
 		r.TCPBits[wire] = append(r.TCPBits[wire], tcp)
 	}
-	for _, limit := range []string{"", slow} {
+	for _, limit := range []string{"", slow, shallow} {
 		for _, shape := range []string{"pair", "incast"} {
-			if only != "" && only != shape {
+			if only != "" && only != shape || limit == shallow && shape == "incast" {
 				continue
 			}
 			if err := limitPlanes(b, shape, limit); err != nil {
 				return err
 			}
-			for _, rule := range rules(noise, shape) {
+			for _, rule := range rules(noise, shape, limit) {
 				rule.Wire, rule.Limit, rule.Shape, rule.Noise = wire, limit, shape, noise.Seconds()
 				if err := r.one(m, rule); err != nil {
 					return fmt.Errorf("%s: %w", rule, err)
@@ -199,11 +200,16 @@ func limitPlanes(b *bed.Bed, shape, limit string) error {
 	if shape == "incast" {
 		return b.Nicemu("lab", "impair", "--hosts", "a", "rx.rate="+limit)
 	}
-	return b.Nicemu("lab", "impair", "rate="+limit)
+	rate, queue, _ := strings.Cut(limit, " ")
+	words := []string{"lab", "impair", "rate=" + rate}
+	if queue != "" {
+		words = append(words, "queue="+queue)
+	}
+	return b.Nicemu(words...)
 }
 
 // rules are those tried in a lab of a noise: the default one, and where the noise is the wires' own, targets and fixed windows.
-func rules(noise time.Duration, shape string) []Setting {
+func rules(noise time.Duration, shape, limit string) []Setting {
 	all := []Setting{{Rule: "delay-ecn"}}
 	if noise != home {
 		return all
@@ -213,7 +219,7 @@ func rules(noise time.Duration, shape string) []Setting {
 			all = append(all, Setting{Rule: "delay-ecn", Target: max(t, lowTarget).Seconds()})
 		}
 	}
-	if shape == "pair" {
+	if shape == "pair" && limit != shallow {
 		all = append(all, Setting{Rule: "fixed", Window: 64 << 10}, Setting{Rule: "fixed", Window: 256 << 10}, Setting{Rule: "fixed", Window: 1 << 20})
 	}
 	return all

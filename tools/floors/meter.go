@@ -202,7 +202,7 @@ func (m *meter) measure(flows, seconds int) (x Run, err error) {
 		return x, err
 	}
 	var all []gauges
-	for end := first.at.Add(time.Duration(seconds)*time.Second - settle); time.Now().Before(end); time.Sleep(every) {
+	for end := first.at.Add(time.Duration(seconds) * time.Second); time.Now().Before(end); time.Sleep(every) {
 		g, err := m.gauges()
 		if err != nil {
 			return x, err

@@ -5,7 +5,7 @@ import "github.com/metaroce/metaroce/internal/mono"
 // portRx is what the receiver knows of one of its own ports; from it come the grants of all associations.
 // Rule and figures: protocol.md section 4 (rate known: the offered load; rate unknown: rest where it no longer grows).
 type portRx struct {
-	at          mono.Time
+	at          mono.Time // of the caller's clock: what came while the loop stood still came in that time, too
 	bytes, gaps float64 // of this period; gaps in packets
 	pkts        float64
 	g           float64
@@ -49,14 +49,15 @@ func (p *portRx) arrived(e *Engine, bytes, gaps int) {
 	p.gaps += float64(gaps)
 	p.pkts++
 	period := 2 * p.roundTrip(e)
-	d := e.now.Sub(p.at)
+	//= MR-CC-013
+	d := e.lastCall.Sub(p.at)
 	if d < period {
 		return
 	}
 	if p.at != 0 && d < 20*period {
 		p.adapt(e, d)
 	}
-	p.at, p.bytes, p.gaps, p.pkts = e.now, 0, 0, 0
+	p.at, p.bytes, p.gaps, p.pkts = e.lastCall, 0, 0, 0
 }
 
 func (p *portRx) adapt(e *Engine, d mono.Duration) {

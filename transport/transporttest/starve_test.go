@@ -145,3 +145,33 @@ func TestMeasuredRate(t *testing.T) {
 		t.Errorf("gave %d, they have %d", x.Grant, least)
 	}
 }
+
+// TestMeasuredRateOfLateLoops: loops that come late stop the engines' clock for the time; the rate that a receiver measures is
+// one of real time all the same. It was that of the time in which the loop ran: 200 times what came, live with busy cores.
+//
+// = MR-CC-013
+func TestMeasuredRateOfLateLoops(t *testing.T) {
+	w := New(Config{Seed: 1, Nodes: 2, Planes: 1, Link: link.Spec{RateBps: 10e9, Delay: 4 * mono.Microsecond, Queue: 4 << 20},
+		Engine: func(c *metaroce.Config) { c.Planes[0].RateBps, c.Planes[0].TimerNoise = 0, 2*mono.Millisecond }})
+	a, b := w.Nodes[0], w.Nodes[1]
+	b.Keys[7] = Key{0, 4 << 20, true, true, true, false}
+	p, _ := w.Connect(a, b, QPOptions{SQ: 64})
+	post := func() { p.Send(WR{Op: transport.OpWrite, N: 1 << 20, Key: 7}) }
+	p.OnSend = func(Completion) { post() }
+	for range 8 {
+		post()
+	}
+	w.Run(mono.Millisecond)
+	start, bytes := w.Now, b.E.C.RxBytes
+	for w.Now.Sub(start) < 200*mono.Millisecond {
+		w.Run(10 * mono.Microsecond)
+		w.Now = w.Now.Add(mono.Millisecond)
+	}
+	came := 8 * float64(b.E.C.RxBytes-bytes) / w.Now.Sub(start).Seconds()
+	if b.E.C.Stalls < 50 || came < 1e9 {
+		t.Fatalf("%d stalls, %.1f Gbit/s", b.E.C.Stalls, came/1e9)
+	}
+	if x := b.E.Ports()[0]; x.RateBps < 0.9*came || x.RateBps > 1.5*came {
+		t.Errorf("measured %.1f Gbit/s, %.1f came", x.RateBps/1e9, came/1e9)
+	}
+}
