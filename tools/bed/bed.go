@@ -242,4 +242,3 @@ func (b *Bed) Perftest(limit time.Duration, program string, args ...string) ([]f
 	}
 	return last, nil
 }
-

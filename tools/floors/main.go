@@ -64,7 +64,7 @@ const (
 	home      = 2 * time.Millisecond
 	slow      = "500Mbit"       // four such planes are well below what a core moves; their queues are 256 KiB, 4 ms
 	shallow   = "500Mbit 64KiB" // with a queue of 1 ms
-	senders   = 4         // of an incast
+	senders   = 4               // of an incast
 	lowTarget = time.Microsecond
 )
 
