@@ -55,10 +55,8 @@ func Main(args []string, version string) int {
 		e.version = builtFrom()
 	}
 	app := e.app()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal()
 	defer stop()
-	// A second Ctrl-C stops at once: after the first the signals have their default effect again.
-	context.AfterFunc(ctx, stop)
 	args, err := arrange(app, args)
 	if err == nil {
 		err = app.RunContext(ctx, args)
@@ -67,6 +65,41 @@ func Main(args []string, version string) int {
 		err = fail.Failf("cannot write the results: %w", out.err)
 	}
 	return e.exit(err, verbose(args))
+}
+
+// errInterrupted is the cause of a context that Ctrl-C ended.
+var errInterrupted = errors.New("interrupted")
+
+// untilSignal returns a context that Ctrl-C or SIGTERM ends. A second one stops the program at once: after the first the
+// signals have their default effect again.
+func untilSignal() (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case s := <-ch:
+			signal.Stop(ch)
+			if s == os.Interrupt {
+				cancel(errInterrupted)
+			}
+			cancel(nil)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(ch)
+		cancel(nil)
+	}
+}
+
+// ended is what a command returns that goes on until somebody ends it: who asked it to end (SIGTERM) has what was wanted, and
+// Ctrl-C is told (exit code 130), as everywhere.
+func ended(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), errInterrupted) {
+		return ctx.Err()
+	}
+	return nil
 }
 
 // results is stdout. It keeps the first error, which printing would drop: a script must not take a full disk for "done".

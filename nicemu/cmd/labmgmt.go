@@ -274,5 +274,5 @@ func (e *env) followCapture(c *cli.Context, t *target, id string, spool io.Reade
 	case st.Lost > 0:
 		return fail.New(fail.Partial, "%d of %d packets are missing: the disk was too slow", st.Lost, st.Packets)
 	}
-	return nil
+	return ended(c.Context)
 }

@@ -529,3 +529,44 @@ func TestStop(t *testing.T) {
 		must(t, "lab", "down", "--all")
 	}
 }
+
+// TestCtrlC: what goes on until somebody ends it cleans up and says 130 on Ctrl-C; asked to end (SIGTERM), it did what was
+// wanted.
+func TestCtrlC(t *testing.T) {
+	station(t)
+	must(t, "lab", "up", "two-hosts", "--wire", "mem")
+	must(t, "plane", "down", "0", "--nic", "a/mr0") // an event to see
+	file := filepath.Join(t.TempDir(), "a.pcapng")
+	written := func(*running) bool { st, err := os.Stat(file); return err == nil && st.Size() > 0 }
+	said := func(words string) func(b *running) bool {
+		return func(b *running) bool { return strings.Contains(b.out.String(), words) }
+	}
+	for _, x := range []struct {
+		args  []string
+		ready func(b *running) bool
+	}{
+		{[]string{"events", "--follow"}, said("plane-down")},
+		{[]string{"stats", "--watch", "--interval", "20ms"}, said("b/mr0")},
+		{[]string{"lab", "capture", "a", "-w", file}, written},
+		{[]string{"up", "--nic", "c/mr0", "--addr", "10.9.9.9/24", "--foreground"}, said("c/mr0:")},
+	} {
+		for _, s := range []struct {
+			signal os.Signal
+			code   int
+		}{{unix.SIGINT, 130}, {unix.SIGTERM, 0}} {
+			os.Remove(file)
+			b := background(t, x.args...)
+			until(t, strings.Join(x.args, " ")+" begins", func() bool { return x.ready(b) })
+			if err := b.cmd.Process.Signal(s.signal); err != nil {
+				t.Fatal(err)
+			}
+			<-b.done
+			if code := b.cmd.ProcessState.ExitCode(); code != s.code {
+				t.Errorf("%v, %v: exit %d, want %d\n%s", x.args, s.signal, code, s.code, b.out.String())
+			}
+			if out, code := nicemu("down", "c/mr0"); x.args[0] == "up" && code == 0 {
+				t.Errorf("%v: the NIC was still up\n%s", s.signal, out)
+			}
+		}
+	}
+}

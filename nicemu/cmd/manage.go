@@ -280,7 +280,7 @@ func (e *env) watch(c *cli.Context, ts []*target) error {
 		}
 		select {
 		case <-c.Context.Done():
-			return nil
+			return ended(c.Context)
 		case <-time.After(every):
 		}
 	}
@@ -322,7 +322,7 @@ func (e *env) events(c *cli.Context) error {
 		}
 		select {
 		case <-c.Context.Done():
-			return nil
+			return ended(c.Context)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

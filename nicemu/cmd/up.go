@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -82,11 +83,7 @@ func (e *env) up(c *cli.Context) error {
 	if !c.Bool("foreground") {
 		return nil
 	}
-	err = s.Follow(c.Context, e.err)
-	if e := s.Down(); err == nil {
-		err = e
-	}
-	return err
+	return cmp.Or(s.Follow(c.Context, e.err), s.Down(), ended(c.Context))
 }
 
 func (e *env) describeNIC(s *lab.State, n serve.NIC) {
