@@ -82,6 +82,6 @@ func BenchmarkLate(b *testing.B) {
 	for b.Loop() {
 		q.e.out.ops = q.e.out.ops[:0]
 		var j job
-		q.place(&j, &x, q.rsp.exp, data, x.n, 0, true)
+		q.place(&j.nops, &x, q.rsp.exp, data, x.n, 0, true)
 	}
 }
