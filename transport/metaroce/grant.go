@@ -6,7 +6,7 @@ import "github.com/metaroce/metaroce/internal/mono"
 // Rule and figures: protocol.md section 4 (rate known: the offered load; rate unknown: rest where it no longer grows).
 type portRx struct {
 	at          mono.Time // of the caller's clock: what came while the loop stood still came in that time, too
-	bytes, gaps float64 // of this period; gaps in packets
+	bytes, gaps float64   // of this period; gaps in packets
 	pkts        float64
 	g           float64
 	hist        [10]float64 // bytes a second of the last periods
