@@ -55,7 +55,8 @@ type assoc struct {
 	haveCookie       bool
 	helloTries       int
 	helloAt          mono.Time
-	openAt           mono.Time // first INIT of this handshake; 0 = it was answered
+	helloRTT         mono.Duration // of the first INIT, until the association is up
+	openAt           mono.Time     // first INIT of this handshake; 0 = it was answered
 
 	// sending
 	planes     []planeTx

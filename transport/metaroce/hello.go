@@ -186,6 +186,9 @@ func (a *assoc) firstRTT() {
 	if a.openAt != 0 && a.rttvar == 0 && a.helloTries <= 6 {
 		a.srtt = min(max(a.srtt, a.e.now.Sub(a.openAt)), rttMax)
 	}
+	if a.openAt != 0 && a.helloTries <= 1 {
+		a.helloRTT = a.e.now.Sub(a.openAt)
+	}
 	a.openAt = 0
 }
 
@@ -245,6 +248,16 @@ func (a *assoc) adopt(h *wire.Hello) {
 	}
 	for i := range a.planes {
 		a.planes[i].named(named[i])
+		a.planes[i].begin(a.helloRTT)
+	}
+	a.helloRTT = 0
+}
+
+// begin makes the first window one bandwidth-delay product by the round trip of the handshake, where that and the rate are known.
+func (pl *planeTx) begin(rtt mono.Duration) {
+	if rtt > 0 && pl.rate > 0 {
+		//= MR-CC-008
+		pl.setWindow(min(defaultWindow, max(int(float64(pl.rate)/8*(rtt+pl.noise).Seconds()), 4*maxPayload)))
 	}
 }
 

@@ -109,6 +109,31 @@ func TestSlowerEnd(t *testing.T) {
 	}
 }
 
+// TestFirstWindow: the first window is one bandwidth-delay product by the handshake's round trip, or GrantStart where no
+// rate is known.
+//
+// = MR-CC-008
+func TestFirstWindow(t *testing.T) {
+	for _, x := range []struct {
+		rate        uint64
+		least, most int
+	}{{100e9, 100_000, 130_000}, {20e9, 20_000, 30_000}, {1e9, 4 * 4096, 4 * 4096}, {0, 256 << 10, 256 << 10}} {
+		w := New(Config{Seed: 1, Planes: 2, Link: link.Spec{RateBps: 100e9, Delay: 4 * mono.Microsecond, Queue: 1 << 20},
+			Engine: func(c *metaroce.Config) { c.Planes[0].RateBps, c.Planes[1].RateBps = x.rate, x.rate }})
+		w.Nodes[1].Keys[7] = Key{0, 4 << 20, true, true, true, false}
+		p, _ := w.Connect(w.Nodes[0], w.Nodes[1], QPOptions{SQ: 16})
+		p.Send(WR{Op: transport.OpWrite, N: 1 << 20, Key: 7})
+		if !w.RunUntil(second, func() bool { return w.Nodes[0].E.Assocs()[0].Planes[0].Sent > 0 }) {
+			t.Fatal("nothing is sent")
+		}
+		for _, pl := range w.Nodes[0].E.Assocs()[0].Planes {
+			if pl.Window < x.least || pl.Window > x.most {
+				t.Errorf("%d bit/s: window %d, want %d to %d", x.rate, pl.Window, x.least, x.most)
+			}
+		}
+	}
+}
+
 // TestMeasuredRate: on a wire without a rate the receiver's figure is what comes, frames included, within a few percent; it
 // counts its senders, and what it says that it gave is what they have.
 //
