@@ -61,7 +61,9 @@ const (
 	DeadRequesterMute // responses to a QP that is gone are not acknowledged
 
 	// Association.
-	OldAcksCount // acknowledgements of a former life of the QP count
+	OldRequestsRun   // requests of a former life of the QP number are executed
+	OldResponsesLand // responses to one are taken
+	OldAcksCount     // acknowledgements of a former life of the QP count
 	RequestLostForGood
 	WindowLeak
 	NoICRC
@@ -78,7 +80,7 @@ var names = [bugs]string{"none",
 	"no-fence", "fence-waits-for-ack-only", "no-atomic-fence", "no-read-limit", "short-tail", "read-done-on-ack", "complete-on-last-ack",
 	"refusal-as-delivered", "no-zero-window-probe", "rnr-early-counted", "no-qp-copies-counted", "fatal-not-cumulative",
 	"no-read-probe", "dead-requester-mute",
-	"old-acks-count", "request-lost-for-good", "window-leak", "no-icrc",
+	"old-requests-run", "old-responses-land", "old-acks-count", "request-lost-for-good", "window-leak", "no-icrc",
 }
 
 // String returns the name by which a bug is chosen.

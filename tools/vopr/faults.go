@@ -60,7 +60,7 @@ func (w *World) fault(c *conn, e *end) {
 		}
 	})
 	add(Reconnect, 1, func() {
-		if r.IntN(3) == 0 {
+		if r.IntN(3) == 0 || p.has(Reuse) {
 			c.again()
 		}
 	})

@@ -51,6 +51,9 @@ func (c *conn) connect() {
 		if w.plan.has(Wrap) {
 			e.psn = 0xFFFFFF - uint32(w.rnd.IntN(40))
 		}
+		if w.plan.has(Reuse) { // many programs begin with the same number each time
+			e.psn = uint32(1000 * i)
+		}
 		if s.srq {
 			if s.n.srq == nil {
 				s.n.srq = &srq{n: s.n, pool: w.plan.SRQPool}
@@ -161,7 +164,7 @@ func (e *end) reset() {
 		e.s.qp.ToInit()
 	} else {
 		e.destroy()
-		if w.rnd.IntN(2) == 0 {
+		if w.rnd.IntN(2) == 0 && !w.plan.has(Reuse) {
 			w.nextQPN += uint32(1 + w.rnd.IntN(3))
 			e.s.num = w.nextQPN
 		}
@@ -198,7 +201,7 @@ func (c *conn) broken() bool {
 	return !c.end[0].alive() || !c.end[1].alive()
 }
 
-// again ends both ends, waits until nothing of them can be in the network, and connects them again.
+// again ends both ends and connects them again, some when nothing of them can be in the network any more.
 func (c *conn) again() {
 	w := c.slot[0].n.w
 	if c.at != 0 {
@@ -210,6 +213,9 @@ func (c *conn) again() {
 		}
 	}
 	wait := w.lifetime()
+	if w.plan.has(Reuse) { // what they sent is still on its way
+		wait = mono.Duration(w.rnd.IntN(1 + w.rnd.IntN(int(2*w.plan.Link.Delay))))
+	}
 	c.at = w.now.Add(wait)
 	w.after(wait, c.connect)
 }

@@ -59,12 +59,13 @@ const (
 	Small // few buffers, small windows
 	Wrap  // counters and clocks start near their wrap
 	Alias // keys that call the same bytes by other addresses
+	Reuse // connections that end begin again at once, with the same QP and packet numbers
 	features
 )
 
 var featureNames = [...]string{"send", "imm", "read", "atomic", "relaxed", "overlap", "srq", "inv", "dereg", "bad", "local", "fence", "late", "shared",
 	"inline", "zero", "big", "sqd", "rnr", "qp-error", "qp-gone", "reconnect", "restart", "self", "skew",
-	"loss", "burst", "jitter", "reorder", "duplicate", "corrupt", "slow", "ecn", "trim", "asymmetric", "flap", "blackout", "told", "late-loop", "small", "wrap", "alias"}
+	"loss", "burst", "jitter", "reorder", "duplicate", "corrupt", "slow", "ecn", "trim", "asymmetric", "flap", "blackout", "told", "late-loop", "small", "wrap", "alias", "reuse"}
 
 // String lists the features.
 func (f Feature) String() string {
@@ -150,6 +151,9 @@ func NewPlan(seed uint64, with Feature) Plan {
 	}
 	if p.Planes == 1 {
 		p.Features &^= Flap
+	}
+	if p.has(Reuse) {
+		p.Features |= Reconnect
 	}
 	p.sizes(r)
 	p.network(r)

@@ -29,6 +29,8 @@ var plantedBugs = map[planted.Bug]struct {
 	planted.ReadResendRereads:    {600, Read | Loss},
 	planted.FenceWaitsForAckOnly: {600, Read | Fence},
 	planted.AliasBypassesAtomic:  {600, Atomic | Overlap | Reorder | Alias},
+	planted.OldRequestsRun:       {200, Reuse},
+	planted.OldResponsesLand:     {3000, Reuse | Read | Reorder},
 	planted.ResetKeepsBound:      {600, SRQ | Send | Reconnect},
 }
 

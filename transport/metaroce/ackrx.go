@@ -93,11 +93,11 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 	var q *QP
 	var psn uint64
 	var sent mono.Time
-	fresh := false
+	fresh, known := false, false
 	if p := a.txPathOf(f.Path); p != nil {
 		if i, r := e.find(p, f.Seq); r != nil {
 			//= MR-REL-033 MR-MSG-096
-			fresh = r.q.inc == r.inc && r.kind == txRequest
+			fresh, known = r.q.inc == r.inc && r.kind == txRequest, true
 			q, psn, sent = r.q, r.psn, r.sent
 			late := r.state == recLost
 			p.noteAcked(late)
@@ -113,7 +113,7 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 		}
 	}
 	//= MR-WIRE-075 MR-MSG-090
-	if f.Code.Reaction() == wire.Fail {
+	if f.Code.Reaction() == wire.Fail && (fresh || !known) {
 		//= MR-SEC-006
 		if fq := e.qps[f.QPN]; fq != nil && fq.a == a && !fq.before(ts) {
 			fq.onFailed(f)
@@ -214,12 +214,16 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	pl.delivered()
 	ce := b.CE != p.ce
 	p.ce = b.CE
-	rtt := stampSpan(b.Echo, e.stamp()) - mono.Duration(b.Hold)<<4
+	span := stampSpan(b.Echo, e.stamp())
+	rtt := span - mono.Duration(b.Hold)<<4
 	//= MR-REL-032
 	if rtt <= 0 || rtt >= rttMax {
 		pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, CE: ce})
 		pl.cwnd = pl.win.Window()
 		return
+	}
+	if now.Sub(e.stalledAt) > span+2*stampUnit { // else more time has passed than our clock says
+		a.noteCeiling(a.peerTS, rtt)
 	}
 	update := func(s, v *mono.Duration, shift uint) {
 		if *v == 0 { // first sample

@@ -80,6 +80,8 @@ type assoc struct {
 	peerTS   uint32 // newest clock of the peer that was seen
 	havePeTS bool
 	peerAt   mono.Time // when that was, by the caller's clock
+	ceilTS   uint32    // the peer's clock showed this at most …
+	ceilAt   mono.Time // … at this time, by the caller's clock; 0 = nothing is known
 	leapTS   uint32    // a stamp too far ahead to be believed
 	leapAt   mono.Time // when the first of them came, by the caller's clock; 0 = the last packet was none
 }
@@ -384,7 +386,7 @@ func (a *assoc) renew() {
 		pl.nextSend = 0
 	}
 	a.resetRTT()
-	a.havePeTS, a.lastLoss = false, 0
+	a.havePeTS, a.ceilAt, a.lastLoss = false, 0, 0
 	for _, q := range a.qps {
 		q.haveMinTS = false
 		if q.rsp.posted > 0 && !q.srq && q.state >= StateRTR && q.state != StateErr {

@@ -122,7 +122,7 @@ func (q *QP) runChain() {
 			c := chainStep{psn: psn, op: int32(len(o.ops))}
 			//= MR-MSG-022 MR-MSG-023 MR-MSG-024 MR-VRB-031
 			if x.st == slotHeld && x.n > 0 {
-				q.place(&c.nops, x, psn, e.held.bytes(x.buf)[:x.n], x.n, q.qpn, !planted.Is(planted.NoOverlapCheckAtCommit))
+				q.place(&c.nops, x, psn, e.held.bytes(x.buf)[:x.n], uint32(x.swap), q.qpn, !planted.Is(planted.NoOverlapCheckAtCommit))
 			} else if x.st == slotQueued && x.op != wire.OpRead {
 				q.atomicOp(&c.nops, x)
 			} else if x.st == slotQueued && x.n > 0 { // a READ that may not read ends the QP before anything later runs

@@ -58,26 +58,31 @@ type Config struct {
 
 // Engine is the transport of one NIC.
 type Engine struct {
-	host     transport.Host
-	cfg      Config
-	rnd      *rng.Source
-	now      mono.Time // the engine's clock: the caller's less the time in which the caller's loop stood still
-	offset   mono.Duration
-	lastCall mono.Time
-	lastNext mono.Time
+	host      transport.Host
+	cfg       Config
+	rnd       *rng.Source
+	now       mono.Time // the engine's clock: the caller's less the time in which the caller's loop stood still
+	offset    mono.Duration
+	stalledAt mono.Time     // when offset grew last
+	lateAt    mono.Time     // the same by the caller's clock
+	lateBy    mono.Duration // by how much
+	lastCall  mono.Time
+	lastNext  mono.Time
 
-	qps     map[uint32]*QP
-	byTag   map[uint32]*assoc
-	byAddr  map[addrPair]*assoc
-	assocs  []*assoc
-	calmAt  mono.Time
-	live    []*assoc // without those that sleep: no QP, nothing under way
-	rr      int      // round robin over live
-	reapAt  mono.Time
-	planeUp []bool
-	busy    uint32 // planes whose queue to the wire is full
-	ports   []portRx
-	timers  qpHeap
+	qps       map[uint32]*QP
+	former    map[uint32]mono.Time // QP numbers whose life ended of late
+	formerMax int
+	byTag     map[uint32]*assoc
+	byAddr    map[addrPair]*assoc
+	assocs    []*assoc
+	calmAt    mono.Time
+	live      []*assoc // without those that sleep: no QP, nothing under way
+	rr        int      // round robin over live
+	reapAt    mono.Time
+	planeUp   []bool
+	busy      uint32 // planes whose queue to the wire is full
+	ports     []portRx
+	timers    qpHeap
 
 	recs     []txRec
 	recFree  int32
@@ -103,7 +108,7 @@ type addrPair struct{ local, remote netip.Addr }
 func New(cfg Config, host transport.Host) *Engine {
 	cfg.setDefaults()
 	e := &Engine{host: host, cfg: cfg, rnd: rng.New(cfg.Seed, "engine"),
-		qps: map[uint32]*QP{}, byTag: map[uint32]*assoc{}, byAddr: map[addrPair]*assoc{},
+		qps: map[uint32]*QP{}, former: map[uint32]mono.Time{}, formerMax: formerMin, byTag: map[uint32]*assoc{}, byAddr: map[addrPair]*assoc{},
 		planeUp: make([]bool, len(cfg.Planes)), ports: make([]portRx, len(cfg.Planes)),
 		recs: make([]txRec, cfg.TxRecords+1), reapAt: never,
 		ents: make([]Entropies, len(cfg.Planes)), denied: map[uint16]uint16{}, profile: cc.Profile{Name: cfg.Profile, Window: cfg.FixedWindow}}
@@ -133,6 +138,7 @@ func (e *Engine) tick(now mono.Time) {
 		//= MR-PATH-036
 		if late := now.Sub(expected); late > stallThreshold {
 			e.offset += late
+			e.stalledAt, e.lateAt, e.lateBy = e.now, now, late
 			e.C.Stalls++
 		}
 	}

@@ -103,7 +103,7 @@ func (e *Engine) queueHello(src, dst netip.Addr, plane int, tag uint32, h *wire.
 }
 
 // onHello handles all four messages. tag is the one in the packet's MPH.
-func (e *Engine) onHello(p *pkt.Packet, payload []byte) {
+func (e *Engine) onHello(p *pkt.Packet, mph *wire.Header, payload []byte) {
 	var h wire.Hello
 	if d := wire.DecodeHello(payload, &h); d != 0 {
 		e.C.Drop[d]++
@@ -130,9 +130,9 @@ func (e *Engine) onHello(p *pkt.Packet, payload []byte) {
 			NICID: e.cfg.NICID, Instance: e.cfg.Instance, EchoTag: h.Tag, Cookie: e.makeCookie(p.Src, &h, e.cookieTime())}
 		e.queueHello(p.Dst, p.Src, int(p.Plane), h.Tag, &r)
 	case wire.HelloCookie:
-		e.onHelloCookie(p, &h)
+		e.onHelloCookie(p, &h, mph.TS)
 	case wire.HelloConfirm:
-		e.onHelloConfirm(p, &h)
+		e.onHelloConfirm(p, &h, mph.TS)
 	case wire.HelloAccept:
 		//= MR-ASC-023
 		if h.Chosen != wire.Version {
@@ -142,26 +142,28 @@ func (e *Engine) onHello(p *pkt.Packet, payload []byte) {
 		//= MR-ASC-010
 		if a := e.byTag[h.EchoTag]; a != nil && a.remote == p.Src && a.state != assocIdle {
 			a.takePeer(&h)
+			a.firstClock(mph.TS)
 		}
 	default:
 		e.C.HelloBad++
 	}
 }
 
-func (e *Engine) onHelloCookie(p *pkt.Packet, h *wire.Hello) {
+func (e *Engine) onHelloCookie(p *pkt.Packet, h *wire.Hello, ts uint32) {
 	a := e.byTag[h.EchoTag]
 	//= MR-ASC-007
 	if a == nil || a.remote != p.Src || a.state != assocOpening {
 		return
 	}
 	a.cookie, a.haveCookie = h.Cookie, true
+	a.firstClock(ts)
 	a.firstRTT()
 	e.sendHello(a, wire.HelloConfirm, int(p.Plane), 0)
 	a.helloAt = e.now.Add(helloFirst + e.maxNoise())
 	a.reschedule()
 }
 
-func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
+func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello, ts uint32) {
 	if !e.cookieRight(p.Src, h) {
 		e.C.HelloCookieBad++
 		return
@@ -176,6 +178,7 @@ func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello) {
 	if a.takePeer(h) {
 		//= MR-ASC-009
 		e.sendHello(a, wire.HelloAccept, int(p.Plane), h.Tag)
+		a.firstClock(ts)
 	}
 }
 
@@ -190,6 +193,13 @@ func (a *assoc) firstRTT() {
 		a.helloRTT = a.e.now.Sub(a.openAt)
 	}
 	a.openAt = 0
+}
+
+// firstClock takes the peer's clock from its HELLO, where nothing else has told it yet.
+func (a *assoc) firstClock(ts uint32) {
+	if !a.havePeTS {
+		a.peerTS, a.havePeTS, a.peerAt, a.leapAt = ts, true, a.e.lastCall, 0
+	}
 }
 
 // takePeer brings the association up with what the peer said, or recognises a restart. It reports false for what a

@@ -79,8 +79,7 @@ type QP struct {
 	due        mono.Time
 	minTS      uint32 // packets with an older peer clock belong to a former life
 	haveMinTS  bool
-	bornAt     mono.Time // the caller's clock when it became able to receive
-	boundAt    mono.Time // the same by ours
+	boundAt    mono.Time // when it became able to receive
 
 	req requester
 	rsp responder
@@ -122,9 +121,7 @@ func (q *QP) ToRTR(now mono.Time, r RTRAttr) bool {
 	q.a, q.remoteQPN, q.mtu, q.tos = a, r.RemoteQPN, min(r.PathMTU, maxPayload), r.TrafficClass&^3
 	s := &q.rsp
 	s.start(firstPSN(r.RQPSN), r.MaxDestRdAtomic, r.MinRNRTimer)
-	//= MR-MSG-095
-	q.minTS, q.bornAt = a.peerTS, e.lastCall
-	q.haveMinTS = a.havePeTS && e.lastCall.Sub(a.peerAt) <= clockTrust
+	q.beginLife()
 	q.state = StateRTR
 	a.attach(q)
 	//= MR-QP-005
@@ -132,15 +129,6 @@ func (q *QP) ToRTR(now mono.Time, r RTRAttr) bool {
 		a.rx.noteLimit(q)
 	}
 	return true
-}
-
-// before reports whether the peer sent something before this life of the QP number began. The peer's clock wraps, so
-// the question makes sense only while such packets can still be in the network.
-func (q *QP) before(ts uint32) bool {
-	if q.haveMinTS && q.e.lastCall.Sub(q.bornAt) > clockTrust {
-		q.haveMinTS = false
-	}
-	return q.haveMinTS && serial.U32(ts).Less(serial.U32(q.minTS))
 }
 
 // firstPSN is the 64-bit number that a first PSN of the wire stands for: not so low that a distance could go below 0.
@@ -278,9 +266,11 @@ func (q *QP) release() {
 	}
 	//= MR-QP-024
 	s.free(q.e)
+	q.e.endLife(q.qpn)
 	if q.a != nil {
 		q.a.detach(q)
 		q.a.rx.forgetQP(q)
+		q.a.rx.forgetFailures(q)
 	}
 	q.e.timers.set(q, never)
 }

@@ -120,7 +120,7 @@ func (e *Engine) receive(p *pkt.Packet) {
 	switch h.Op {
 	case wire.OpHello:
 		e.commit() // what arrived before a restart is answered before it
-		e.onHello(p, payload)
+		e.onHello(p, &h, payload)
 		return
 	case wire.OpStale:
 		e.onStale(p, payload)
@@ -156,7 +156,7 @@ func (e *Engine) receive(p *pkt.Packet) {
 		e.C.RxAcks++
 		a.onAck(p, &h, payload)
 	case h.Op == wire.OpProbe:
-		e.onProbe(a, p, payload)
+		e.onProbe(a, p, &h, payload)
 	case h.Op == wire.OpProbeAck:
 		e.onProbeAck(a, p, &h, payload)
 	case h.Op.IsData():
@@ -232,7 +232,7 @@ func (a *assoc) leapt(ts uint32) bool {
 }
 
 // onProbe answers a probe: a plane probe with its number, a question about a READ or atomic with what became of it.
-func (e *Engine) onProbe(a *assoc, p *pkt.Packet, payload []byte) {
+func (e *Engine) onProbe(a *assoc, p *pkt.Packet, h *wire.Header, payload []byte) {
 	var pr wire.Probe
 	if d := wire.DecodeProbe(payload, &pr); d != 0 {
 		e.C.Drop[d]++
@@ -240,6 +240,11 @@ func (e *Engine) onProbe(a *assoc, p *pkt.Packet, payload []byte) {
 	}
 	e.C.ProbesReceived++
 	if pr.Kind == wire.ProbeQP {
+		//= MR-MSG-096
+		if q := e.qps[pr.QPN]; q != nil && q.a == a && q.before(h.TS) {
+			e.C.DropStaleQP++
+			return
+		}
 		e.answerQP(a, &pr)
 	}
 	c := e.ctl.answer()

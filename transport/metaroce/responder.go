@@ -22,7 +22,7 @@ const (
 
 // slot is one PSN ahead of the responder's cumulative point.
 type slot struct {
-	addr, swap, cmp uint64
+	addr, swap, cmp uint64 // swap of a WRITE: bytes to the end of its message
 	ssn             uint64
 	inline          []byte // data of a short SEND, valid within the call that brought it
 	rkey, n, off    uint32
@@ -115,6 +115,9 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 	//= MR-MSG-087 MR-ASC-073 MR-QP-002 MR-QP-003 MR-QP-004
 	if q == nil || q.a != a || q.state < StateRTR {
 		e.C.RefusedNoQP++
+		if q != nil && q.state < StateRTR {
+			e.endLife(q.qpn)
+		}
 		if planted.Is(planted.UnknownQPSilent) {
 			return
 		}
@@ -122,8 +125,9 @@ func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte,
 		return
 	}
 	//= MR-MSG-095
-	if q.before(h.TS) {
+	if q.before(h.TS) && !planted.Is(planted.OldRequestsRun) {
 		e.C.DropStaleQP++
+		a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseLater})
 		return
 	}
 	s := &q.rsp
@@ -308,6 +312,7 @@ func (q *QP) takeWrite(x *slot, h *wire.Header, payload []byte, j *job, hold, re
 	}
 	//= MR-MSG-026
 	x.write = !relaxed
+	x.swap = uint64(h.Len) // when its turn comes, all of its message must be in bounds still
 	//= MR-MSG-020 MR-MSG-021 MR-MSG-022 MR-VRB-005
 	if !hold && len(payload) > 0 {
 		q.place(&j.nops, x, j.psn, payload, h.Len, chain, !relaxed)

@@ -246,9 +246,9 @@ func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte
 		a.accept(rp, h, p) // nobody wants it any more: the responder need not keep it
 		return
 	}
-	if q.before(h.TS) { // both lives count responses from 0
+	//= MR-MSG-096
+	if q.before(h.TS) && !planted.Is(planted.OldResponsesLand) { // both lives count responses from 0; what is of this one comes again
 		e.C.DropStaleQP++
-		a.accept(rp, h, p)
 		return
 	}
 	r := &q.req

@@ -280,10 +280,11 @@ func TestSpecForgets(t *testing.T) {
 			//= MR-QP-026
 			q.ToInit()
 			q.Recv(5, 0, 64)
-			f.join(q, QPOptions{})
+			f.join(q, QPOptions{Timeout: 22})
 			q.Send(WR{Op: transport.OpSend, N: 8})
 			q.Send(WR{Op: transport.OpRead, N: 8})
 			xs := f.collect()
+			f.w.Now = f.w.Now.Add(15 * mono.Millisecond) // what came at once might be of the former life
 			if ys := data(xs); len(ys) != 2 || ys[0].PSN != 0 || ys[0].SSN != 0 || ys[1].PSN != 1 {
 				t.Errorf("after reset: %v", ys)
 			}

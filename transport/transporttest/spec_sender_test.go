@@ -191,6 +191,8 @@ func TestSpecFormerLife(t *testing.T) {
 	oldRequest2 := f.write(q, 1, "TA", 0, 7, bytesOf(7, 8))
 	f.w.Now = f.w.Now.Add(mono.Microsecond)
 	f.deliver(f.write(q, 0, "TA", 100, 7, bytesOf(1, 8))) // the newest that was heard
+	f.w.Now = f.w.Now.Add(5 * mono.Microsecond)
+	oldRequest3 := f.write(q, 0, "TA", 0, 7, bytesOf(7, 8))
 	q.Reset(f.w.Now)
 	q.ToInit()
 	f.join(q, QPOptions{Timeout: 22})
@@ -211,11 +213,13 @@ func TestSpecFormerLife(t *testing.T) {
 		t.Errorf("an old limit holds a SEND back: %v", xs)
 	}
 	//= MR-MSG-095
-	f.want("an old request", f.deliver(oldRequest), oldRequest, "")
-	f.want("an old request", f.deliver(oldRequest2), oldRequest2, "")
+	f.want("an old request", f.deliver(oldRequest), oldRequest, "LATER")
+	f.want("an old request", f.deliver(oldRequest2), oldRequest2, "LATER")
+	f.want("one sent after the newest that was heard", f.deliver(oldRequest3), oldRequest3, "LATER")
 	if f.n.Mem[0] != 0 {
 		t.Error("an old request writes")
 	}
+	f.w.Now = f.w.Now.Add(15 * mono.Millisecond) // no round trip is known
 	p := f.write(q, 0, "TA", 0, 7, bytesOf(2, 8))
 	f.want("a new request", f.deliver(p), p, "ack")
 	//= MR-REL-033
@@ -223,6 +227,29 @@ func TestSpecFormerLife(t *testing.T) {
 	f.deliver(f.acks(now...))
 	if len(q.Sends) != 3 || q.Sends[2].Status != transport.OK {
 		t.Errorf("%+v", q.Sends)
+	}
+}
+
+// TestSpecOldFailure: a failure is repeated, but not once its QP has ended: the peer's number may have a new life by then.
+func TestSpecOldFailure(t *testing.T) {
+	f, q := receiver(t, Config{Seed: 6})
+	xs := f.deliver(f.write(q, 0, "TA", 0, 99, bytesOf(1, 8)))
+	if a := of(xs, wire.OpAck); len(a) == 0 || a[0].Ack.Refusals[0].Code != wire.RefuseAccess {
+		t.Fatalf("it says %v", xs)
+	}
+	q.Reset(f.w.Now)
+	said := 0
+	for _, x := range of(f.wait(5*mono.Millisecond), wire.OpAck) {
+		for _, r := range x.Ack.Refusals {
+			said++
+			//= MR-MSG-097
+			if r.Code != wire.RefuseNoQP {
+				t.Errorf("after the end of the QP it says %v", r.Code)
+			}
+		}
+	}
+	if said == 0 {
+		t.Error("the repeat is gone")
 	}
 }
 
