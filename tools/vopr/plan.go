@@ -143,6 +143,7 @@ func NewPlan(seed uint64, with Feature) Plan {
 	drop(0.7, Blackout)
 	drop(0.7, SQD|Self)
 	drop(0.5, Flap)
+	drop(0.5, Reuse)
 	drop(0.5, LateLoop)
 	drop(0.15, Loss|Burst|Jitter|Reorder|Duplicate|Corrupt|Slow|ECN|Flap|Blackout|Restart|LateLoop) // a network without fault
 	p.Features |= with
@@ -152,7 +153,7 @@ func NewPlan(seed uint64, with Feature) Plan {
 	if p.Planes == 1 {
 		p.Features &^= Flap
 	}
-	if p.has(Reuse) {
+	if with&Reuse != 0 {
 		p.Features |= Reconnect
 	}
 	p.sizes(r)

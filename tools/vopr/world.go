@@ -84,6 +84,9 @@ func newWorld(p0 Plan, t Transport, trace func(string)) *World {
 	w := &World{plan: p0, now: startTime, rnd: rng.New(p0.Seed, "program"), asym: rng.New(p0.Seed, "asymmetry"), trace: trace,
 		transport: t, nextQPN: 0x100, nextKey: 0x1000}
 	p := &w.plan
+	if t.GoBackN { // no time stamps: nothing tells old packets from new ones
+		p.Features &^= Reuse
+	}
 	w.hops = make([]*hop, p.Nodes*p.Nodes*p.Planes)
 	for i := range p.Nodes {
 		n := &node{w: w, i: i, addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), batch: pkt.NewBatch(pkt.Burst, p.Tune.PacketMax),
