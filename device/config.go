@@ -21,9 +21,10 @@ type Config struct {
 	Ports     []Port       // one a plane
 	HostPort  Port         // the host's own network interface, or nil
 	Seed      uint64
-	Instance  uint64 // differs at every start of the NIC, so that peers notice a restart
-	Version   string // shown as the firmware's
-	Transport Policy // how reliable connections travel
+	Secret    [32]byte // see metaroce.Config; all 0 = from the seed
+	Instance  uint64   // differs at every start of the NIC, so that peers notice a restart
+	Version   string   // shown as the firmware's
+	Transport Policy   // how reliable connections travel
 	// NewEngine makes the transport; nil takes the engines of package transport.
 	NewEngine NewEngineFunc
 }

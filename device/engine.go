@@ -53,6 +53,7 @@ type EngineConfig struct {
 	NICID     uint64
 	Instance  uint64
 	Seed      uint64
+	Secret    [32]byte // what nobody may guess comes from it; all 0 = from the seed
 	Addrs     []netip.Addr
 	Planes    []PortCaps
 	PacketMax int

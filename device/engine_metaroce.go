@@ -19,7 +19,7 @@ type mrEngine struct{ *metaroce.Engine }
 type mrQP struct{ *metaroce.QP }
 
 func newMetaRoCE(c EngineConfig, h transport.Host) Engine {
-	mc := metaroce.Config{NICID: c.NICID, Instance: c.Instance, Seed: c.Seed, Addrs: c.Addrs}
+	mc := metaroce.Config{NICID: c.NICID, Instance: c.Instance, Seed: c.Seed, Secret: c.Secret, Addrs: c.Addrs}
 	for _, p := range c.Planes {
 		mc.Planes = append(mc.Planes, metaroce.PlaneConfig{PacketMax: p.PacketMax, RateBps: p.RateBps, TimerNoise: p.TimerNoise, Burst: p.Burst})
 	}

@@ -59,7 +59,7 @@ func New(cfg Config) (*NIC, error) {
 	}
 	n.keys.init(n.rnd)
 	n.dma.init()
-	ec := EngineConfig{NICID: cfg.GUID, Instance: cfg.Instance, Seed: n.rnd.Uint64(), Addrs: cfg.Addrs, PacketMax: cfg.packetMax(), Policy: cfg.Transport}
+	ec := EngineConfig{NICID: cfg.GUID, Instance: cfg.Instance, Seed: n.rnd.Uint64(), Secret: cfg.Secret, Addrs: cfg.Addrs, PacketMax: cfg.packetMax(), Policy: cfg.Transport}
 	for i, p := range cfg.Ports {
 		//= MR-PATH-001
 		p.SetAddrs(cfg.Addrs)

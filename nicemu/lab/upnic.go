@@ -66,7 +66,7 @@ func UpNIC(ctx context.Context, o NICOptions) (*State, error) {
 	nic.Addrs = o.NIC.Prefixes
 	s.Hosts = []Host{{Name: host, NICs: []NIC{nic}}}
 	cfg := &serve.Config{
-		Name: name, Socket: socket, Group: o.Group, Transport: s.Transport, Version: o.Version, Seed: secretSeed(),
+		Name: name, Socket: socket, Group: o.Group, Transport: s.Transport, Version: o.Version, Seed: secretSeed(), Private: true,
 		Spool: filepath.Join(dir, "spool"), NICs: []serve.NIC{o.NIC},
 	}
 	if err := os.MkdirAll(cfg.Spool, 0o700); err != nil {
@@ -106,8 +106,8 @@ func (s *State) Follow(ctx context.Context, to io.Writer) error {
 	}
 }
 
-// secretSeed is for a NIC that strangers may reach: tags and cookies come from it (MR-SEC-001). Labs have the seed of their
-// file, so that they can be repeated.
+// secretSeed is for a NIC that strangers may reach; tags and cookies come from another secret (MR-SEC-001). Labs have the
+// seed of their file, so that they can be repeated.
 func secretSeed() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails

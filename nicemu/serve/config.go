@@ -19,7 +19,8 @@ type Config struct {
 	Transport string           `json:"transport"`
 	Version   string           `json:"version"`
 	Seed      uint64           `json:"seed"`
-	Spool     string           `json:"spool"` // directory for captures on their way to the user
+	Private   bool             `json:"private,omitempty"` // strangers may reach it: what nobody may guess comes from the system, not from the seed
+	Spool     string           `json:"spool"`             // directory for captures on their way to the user
 	NICs      []NIC            `json:"nics"`
 	Impair    []labfile.Impair `json:"impair,omitempty"`
 }

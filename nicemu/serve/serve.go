@@ -3,6 +3,7 @@ package serve
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -87,6 +88,9 @@ func (s *server) build() ([]device.Config, error) {
 		host, _, _ := strings.Cut(n.Name, "/")
 		nc := device.Config{
 			Name: n.Name, Dev: n.Dev, GUID: n.GUID, Addrs: n.Addrs, Seed: s.cfg.Seed + uint64(i)*0x9e3779b97f4a7c15, Version: s.cfg.Version,
+		}
+		if s.cfg.Private {
+			_, _ = rand.Read(nc.Secret[:]) // never fails
 		}
 		var err error
 		if nc.Transport, err = device.ParsePolicy(cmp.Or(n.Transport, s.cfg.Transport)); err != nil {

@@ -39,6 +39,7 @@ type PlaneConfig struct {
 type Config struct {
 	NICID, Instance uint64 // HELLO: who, and which incarnation
 	Seed            uint64
+	Secret          [32]byte     // what nobody may guess comes from it; all 0 = from the seed
 	Addrs           []netip.Addr // the NIC's own addresses (GIDs)
 	Planes          []PlaneConfig
 	FirstSeq        uint32        // first path sequence (tests start near the wrap)
@@ -60,6 +61,8 @@ type Config struct {
 type Engine struct {
 	host      transport.Host
 	cfg       Config
+	secret    *rng.Secret // for what a stranger or a peer may not foresee
+	skipIn    int         // transmissions until a path sequence is left out
 	rnd       *rng.Source
 	now       mono.Time // the engine's clock: the caller's less the time in which the caller's loop stood still
 	offset    mono.Duration
@@ -107,7 +110,7 @@ type addrPair struct{ local, remote netip.Addr }
 // New makes an engine. It allocates all that the hot path needs.
 func New(cfg Config, host transport.Host) *Engine {
 	cfg.setDefaults()
-	e := &Engine{host: host, cfg: cfg, rnd: rng.New(cfg.Seed, "engine"),
+	e := &Engine{host: host, cfg: cfg, rnd: rng.New(cfg.Seed, "engine"), secret: rng.NewSecret(cfg.Secret, cfg.Seed, "engine"),
 		qps: map[uint32]*QP{}, former: map[uint32]mono.Time{}, formerMax: formerMin, byTag: map[uint32]*assoc{}, byAddr: map[addrPair]*assoc{},
 		planeUp: make([]bool, len(cfg.Planes)), ports: make([]portRx, len(cfg.Planes)),
 		recs: make([]txRec, cfg.TxRecords+1), reapAt: never,
@@ -126,7 +129,8 @@ func New(cfg Config, host transport.Host) *Engine {
 	e.resp.init(cfg.RespBuffers, maxPayload)
 	e.out.init()
 	//= MR-ASC-012
-	e.cookie = [2]uint64{e.rnd.Uint64(), e.rnd.Uint64()}
+	e.cookie = [2]uint64{e.secret.Uint64(), e.secret.Uint64()}
+	e.drawSkip()
 	return e
 }
 
@@ -244,11 +248,18 @@ func (e *Engine) ownAddr(a netip.Addr) bool {
 	return false
 }
 
+// drawSkip decides when a path sequence is left out next: every 1 / SeqSkip transmissions on average, and at any of twice
+// as many.
+func (e *Engine) drawSkip() {
+	//= MR-ASC-071 MR-SEC-001
+	e.skipIn = 1 + e.secret.IntN(int(max(2/e.cfg.SeqSkip, 1)))
+}
+
 // newTag draws an association tag that is not 0 and not in use.
 func (e *Engine) newTag() uint32 {
 	for {
-		//= MR-ASC-030
-		if t := e.rnd.Uint32(); t != 0 && e.byTag[t] == nil {
+		//= MR-ASC-030 MR-SEC-001
+		if t := e.secret.Uint32(); t != 0 && e.byTag[t] == nil {
 			return t
 		}
 	}

@@ -60,7 +60,7 @@ func (t *probeTable) start(e *Engine, p *txPath, kind probeKind, size int, wait 
 	if x.kind != probeNone && !x.done {
 		t.evict(e, x)
 	}
-	*x = probe{id: probeMark | e.rnd.Uint32()&^probeMark&^(probeSlots-1) | t.n%probeSlots, kind: kind, queued: true, a: p.pl.a, p: p, port: p.srcPort, size: size, tos: pkt.ECT0, wait: wait,
+	*x = probe{id: probeMark | e.secret.Uint32()&^probeMark&^(probeSlots-1) | t.n%probeSlots, kind: kind, queued: true, a: p.pl.a, p: p, port: p.srcPort, size: size, tos: pkt.ECT0, wait: wait,
 		deadline: e.now.Add(wait)}
 	if kind == probeBase {
 		x.tos = controlTOS | pkt.ECT0

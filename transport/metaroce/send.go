@@ -291,7 +291,7 @@ func (pl *planeTx) path(i int) *txPath {
 	first := e.cfg.FirstSeq
 	if first == 0 {
 		//= MR-REL-002
-		first = e.rnd.Uint32()
+		first = e.secret.Uint32()
 	}
 	//= MR-WIRE-020
 	p := &txPath{pl: pl, id: uint16(pl.idx<<8 | i), srcPort: pl.entropy(i, 0), next: first, una: first,
@@ -309,7 +309,8 @@ func (q *QP) send(kind txKind, psn uint64, p *txPath, b *pkt.Batch) {
 	e, a := q.e, q.a
 	t := &e.out.tx
 	//= MR-ASC-071
-	if e.rnd.Chance(e.cfg.SeqSkip) {
+	if e.skipIn--; e.skipIn <= 0 {
+		e.drawSkip()
 		p.skipped, p.hasSkip = p.next, true
 		p.next++ // a number that never was: who acknowledges it is making it up
 		if i := p.ring[(p.next-1)%pathRing]; i != 0 {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/metaroce"
 	"github.com/metaroce/metaroce/transport/wire"
 )
 
@@ -88,5 +89,18 @@ func TestSpecSharesOfStrangers(t *testing.T) {
 	}
 	if got := grant(f.deliver(f.write(q, 2, "TA", 0, 7, bytesOf(1, 8)))); got >= lone {
 		t.Errorf("beside eight peers in use it is granted %d, alone %d", got, lone)
+	}
+}
+
+// TestSpecSecret: what nobody may guess comes from the secret alone, and everything else from the seed alone.
+func TestSpecSecret(t *testing.T) {
+	tags, cookies := map[uint32]bool{}, map[[16]byte]bool{}
+	for i := range byte(3) {
+		f := newForge(t, Config{Seed: 7, Engine: func(c *metaroce.Config) { c.Secret[3] = i / 2 }}) // 0 is no secret: twice the same
+		tags[f.tag], cookies[f.hello.Cookie] = true, true
+	}
+	//= MR-SEC-001
+	if len(tags) != 2 || len(cookies) != 2 {
+		t.Errorf("%d tags and %d cookies of two secrets", len(tags), len(cookies))
 	}
 }
