@@ -253,7 +253,7 @@ func (q *QP) queueRead(x *slot, c *chainStep) bool {
 	q.forgetAnswered(s.nrd - min(s.nrd, uint64(s.maxRd)))
 	if x.op == wire.OpRead {
 		//= MR-MSG-032
-		s.reads[(s.readHead+uint64(s.nreads))%rdMax] = rdReq{psn: c.psn, n: s.nrd, addr: x.addr, rkey: x.rkey, length: x.n}
+		*s.read(uint64(s.nreads)) = rdReq{psn: c.psn, n: s.nrd, addr: x.addr, rkey: x.rkey, length: x.n}
 		s.nreads++
 	} else {
 		n := s.resps.hi

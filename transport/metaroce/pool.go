@@ -109,6 +109,23 @@ func (r *ring[T]) extend(n uint64) {
 	}
 }
 
+// roomFor returns a slice for entries that are indexed by running numbers from lo on: s where it has room for n, else a
+// longer one with the same entries. Its length is a power of two.
+func roomFor[T any](s []T, lo uint64, n int) []T {
+	size := max(len(s), 1)
+	for size < n {
+		size *= 2
+	}
+	if size == len(s) {
+		return s
+	}
+	r := make([]T, size)
+	for i := lo; i < lo+uint64(len(s)); i++ {
+		r[i&uint64(size-1)] = s[i&uint64(len(s)-1)]
+	}
+	return r
+}
+
 // fifo is a growable queue of numbers.
 type fifo struct {
 	s          []uint64

@@ -156,6 +156,7 @@ func (q *QP) Change(now mono.Time, r RTRAttr, s RTSAttr) bool {
 	}
 	q.tos = r.TrafficClass &^ 3
 	q.rsp.minRNR, q.rsp.maxRd = r.MinRNRTimer, min(max(r.MaxDestRdAtomic, 0), rdMax)
+	q.rsp.reads = roomFor(q.rsp.reads, q.rsp.readHead, q.rsp.maxRd)
 	q.req.limits(s)
 	q.wake()
 	q.retime()
@@ -281,8 +282,8 @@ func (q *QP) clear() {
 	//= MR-MSG-096 MR-REL-033 MR-QP-025 MR-QP-026
 	q.inc++
 	q.state, q.a, q.talked, q.served, q.haveMinTS = StateReset, nil, false, false, false
-	q.req = requester{sq: sq, ps: ring[pst]{s: q.req.ps.s}, seen: ring[bool]{s: q.req.seen.s}, stop: never64}
-	q.rsp = responder{slots: ring[slot]{s: q.rsp.slots.s}, wrote: ring[wroteBlock]{s: q.rsp.wrote.s}, bound: ring[*transport.RecvWR]{s: q.rsp.bound.s}, resps: ring[respPkt]{s: q.rsp.resps.s}}
+	q.req = requester{sq: sq, ps: ring[pst]{s: q.req.ps.s}, rdRing: q.req.rdRing, seen: ring[bool]{s: q.req.seen.s}, stop: never64}
+	q.rsp = responder{slots: ring[slot]{s: q.rsp.slots.s}, wrote: ring[wroteBlock]{s: q.rsp.wrote.s}, bound: ring[*transport.RecvWR]{s: q.rsp.bound.s}, resps: ring[respPkt]{s: q.rsp.resps.s}, reads: q.rsp.reads}
 	q.rsp.bound.init(firstSSN)
 	q.rsp.nbind = firstSSN
 }

@@ -287,7 +287,7 @@ func (q *QP) onProbeAnswer(p *wire.Probe) {
 		if n < r.rdLow || n >= r.rdLow+rdMax {
 			return
 		}
-		w := r.wq(r.rdRing[n%rdMax])
+		w := r.wq(*r.rd(n))
 		if w.rdno == n && w.Op.HasResponse() && !w.answered && r.una > w.last {
 			w.failed, r.stop = transport.RetryExcErr, min(r.stop, w.first)
 			q.complete()

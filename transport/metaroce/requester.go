@@ -53,8 +53,8 @@ type requester struct {
 	blockedAt     mono.Time // since when the limit blocks; 0 = it does not
 	limitWait     mono.Duration
 
-	nrd, rdLow uint64        // READs and atomics posted; the oldest that is unanswered
-	rdRing     [rdMax]uint64 // work request by READ number, within the window
+	nrd, rdLow uint64   // READs and atomics posted; the oldest that is unanswered
+	rdRing     []uint64 // work request by READ number, within the window; a power of two
 	maxRd      uint64
 	atomics    int // sent and unanswered
 
@@ -91,12 +91,20 @@ func (r *requester) start(psn0 uint64, at RTSAttr) {
 // limits takes over timers, retries and the number of READs and atomics outstanding.
 func (r *requester) limits(at RTSAttr) {
 	r.maxRd = uint64(min(max(at.MaxRdAtomic, 0), rdMax))
+	room := int(r.maxRd)
+	if planted.Is(planted.NoReadLimit) {
+		room = rdMax
+	}
+	r.rdRing = roomFor(r.rdRing, r.rdLow, room)
 	r.retryCnt, r.rnrRetry = at.RetryCnt, at.RNRRetry
 	r.timeout = 0
 	if at.Timeout > 0 {
 		r.timeout = mono.Duration(4096) << min(at.Timeout, 31)
 	}
 }
+
+// rd is the work request of READ or atomic n, while that is within the window.
+func (r *requester) rd(n uint64) *uint64 { return &r.rdRing[n&uint64(len(r.rdRing)-1)] }
 
 func (r *requester) wq(n uint64) *wqe { return &r.sq[n&uint64(len(r.sq)-1)] }
 
@@ -272,7 +280,7 @@ func (q *QP) mayNew() bool {
 func (q *QP) overAtomic(w *wqe) bool {
 	r := &q.req
 	for n := r.rdLow; n < w.rdBefore && n < r.rdLow+rdMax; n++ {
-		x := r.wq(r.rdRing[n%rdMax])
+		x := r.wq(*r.rd(n))
 		if x.rdno == n && x.Op.IsAtomic() && !x.answered &&
 			w.RemoteAddr < x.RemoteAddr+8 && x.RemoteAddr < w.RemoteAddr+uint64(w.Length) {
 			return true
@@ -400,7 +408,7 @@ func (q *QP) takeNext() {
 	r.ps.extend(r.next)
 	r.ps.at(r.next).wqe = uint16(r.cur)
 	if r.next == w.first && w.Op.HasResponse() {
-		r.rdRing[w.rdno%rdMax] = r.cur
+		*r.rd(w.rdno) = r.cur
 		if w.Op.IsAtomic() {
 			r.atomics++
 		}

@@ -53,7 +53,7 @@ type responder struct {
 	nrd      uint64 // number of the next READ or atomic in order
 	maxRd    int
 	waiting  int // READs and atomics that arrived and have not had their turn
-	reads    [rdMax]rdReq
+	reads    []rdReq // a ring, a power of two
 	readHead uint64
 	nreads   int
 	resps    ring[respPkt]
@@ -74,10 +74,14 @@ func (s *responder) start(psn0 uint64, maxRd int, minRNR uint8) {
 	s.respNext = firstResp
 	s.nrd = firstSSN
 	s.maxRd = min(max(maxRd, 0), rdMax)
+	s.reads = roomFor(s.reads, s.readHead, s.maxRd)
 	s.minRNR = minRNR
 }
 
-func (s *responder) oldestRead() *rdReq { return &s.reads[s.readHead%rdMax] }
+// read is the i-th oldest accepted READ.
+func (s *responder) read(i uint64) *rdReq { return &s.reads[(s.readHead+i)&uint64(len(s.reads)-1)] }
+
+func (s *responder) oldestRead() *rdReq { return s.read(0) }
 
 // drop forgets what arrived and has not had its turn. Accepted READs go on when the QP failed by a peer's fault.
 func (s *responder) drop(e *Engine) {

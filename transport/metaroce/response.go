@@ -305,8 +305,8 @@ func (r *requester) findRead(n uint64) *wqe {
 	if n < r.rdLow || n >= r.rdLow+r.maxRd {
 		return nil
 	}
-	w := r.wq(r.rdRing[n%rdMax])
-	if w.rdno != n || !w.Op.HasResponse() || w.answered || r.rdRing[n%rdMax] >= r.cur {
+	w := r.wq(*r.rd(n))
+	if w.rdno != n || !w.Op.HasResponse() || w.answered || *r.rd(n) >= r.cur || w.first >= r.next {
 		return nil
 	}
 	return w
@@ -350,7 +350,7 @@ func (q *QP) landed(j *job, ok bool) {
 		r.atomics--
 	}
 	for r.rdLow < r.nrd {
-		n := r.rdRing[r.rdLow%rdMax]
+		n := *r.rd(r.rdLow)
 		if x := r.wq(n); x.rdno != r.rdLow || !x.answered || n >= r.cur {
 			break
 		}
