@@ -79,7 +79,7 @@ func (q *QP) checkUD(e *hostq.SQE, wr *transport.SendWR) transport.Status {
 	if wr.Op != transport.OpSend && wr.Op != transport.OpSendImm || a == nil || a.pd != q.pd || qpn > 0xFFFFFF {
 		return transport.LocQPOpErr
 	}
-	wr.Dest = a.dest
+	*wr.Dest = a.dest
 	//= MR-COEX-032
 	if wr.Dest.QPN, wr.Dest.QKey = qpn, qkey; qkey&qkeyOwn != 0 {
 		wr.Dest.QKey = q.attr.Qkey

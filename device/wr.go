@@ -17,7 +17,7 @@ func (q *QP) fetchSend(i uint32, wr *transport.SendWR) bool {
 	sge := wr.SGE[:0]
 	*wr = transport.SendWR{
 		ID: e.WRID, RemoteAddr: e.RemoteAddr, Compare: e.CompareAdd(), Swap: e.Swap(), RKey: e.RKey, Imm: e.Imm,
-		Slot: i, Flags: e.Flags, Op: transport.Op(e.Opcode), SGE: sge,
+		Slot: i, Flags: e.Flags, Op: transport.Op(e.Opcode), SGE: sge, Dest: wr.Dest,
 	}
 	if q.sigAll {
 		wr.Flags |= transport.FlagSignaled

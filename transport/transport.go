@@ -129,8 +129,8 @@ type SendWR struct {
 	Slot       uint32 // index in the send queue, as the program counts
 	Flags      uint16
 	Op         Op
-	Dest       UDDest // UD only
-	Fail       Status // not OK: found bad when fetched; it completes with this status when its turn comes
+	Fail       Status  // not OK: found bad when fetched; it completes with this status when its turn comes
+	Dest       *UDDest // room for it, of UD QPs; else nil
 }
 
 // RecvWR is a receive work request, copied out of the program's queue. The device owns it; the engine holds the

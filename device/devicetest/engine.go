@@ -85,6 +85,9 @@ func (e *Engine) CreateQP(qpn uint32, c device.EngineQPConfig) device.EngineQP {
 	q := &QP{e: e, qpn: qpn, typ: c.Type, owner: c.Owner, ring: make([]transport.SendWR, c.SQEntries)}
 	for i := range q.ring {
 		q.ring[i].SGE = make([]transport.SGE, 0, c.MaxSendSGE)
+		if c.Type == transport.UD {
+			q.ring[i].Dest = new(transport.UDDest)
+		}
 	}
 	e.qps[qpn] = q
 	return q

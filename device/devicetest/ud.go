@@ -30,7 +30,7 @@ func (q *QP) datagram(wr *transport.SendWR) transport.Status {
 	}
 	for _, e := range q.e.net.engines {
 		for _, p := range e.qps {
-			if p.wants(e, &wr.Dest) {
+			if p.wants(e, wr.Dest) {
 				p.receive(q, wr)
 			}
 		}

@@ -97,7 +97,7 @@ func TestStateSizes(t *testing.T) {
 	one := qps(e, 100, 4000, 1)
 	more := qps(e, 10_000, 1000, 65)
 	check("QP, connected, send queue of 1, nothing posted", one, 2_500)
-	check("  each place in the send queue, 1 SGE", (more-one)/127, 320) // 65 places become 128
+	check("  each place in the send queue, 1 SGE", (more-one)/127, 230) // 65 places become 128
 	check("QP: request PSN sent and not acknowledged", size(pst{}), 48)
 	check("QP: request PSN arrived ahead of its turn", size(slot{}), 160)
 	check("QP: response PSN kept or awaited", size(respPkt{})+size(false), 112)

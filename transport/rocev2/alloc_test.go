@@ -73,7 +73,9 @@ func (p *pair) post(q *rocev2.QP, op transport.Op, n int) {
 	w := q.NextWR()
 	w.Op, w.Length, w.RKey = op, uint32(n), 1
 	w.SGE = append(w.SGE, transport.SGE{Length: uint32(n)})
-	w.Dest = transport.UDDest{Local: p.addr[0], Remote: p.addr[1], QPN: 6}
+	if w.Dest != nil {
+		*w.Dest = transport.UDDest{Local: p.addr[0], Remote: p.addr[1], QPN: 6}
+	}
 	q.Post(p.now)
 }
 

@@ -114,6 +114,12 @@ func newQP(e *Engine, qpn uint32, c QPConfig) *QP {
 	for i := range q.req.sq {
 		q.req.sq[i].SGE = sges[i*c.MaxSendSGE : i*c.MaxSendSGE : (i+1)*c.MaxSendSGE]
 	}
+	if c.Type == transport.UD {
+		dests := make([]transport.UDDest, n)
+		for i := range dests {
+			q.req.sq[i].Dest = &dests[i]
+		}
+	}
 	q.clear()
 	return q
 }

@@ -78,8 +78,11 @@ func (q *QP) NextWR() *transport.SendWR {
 		return nil
 	}
 	w := r.wq(r.tail)
-	sge := w.SGE[:0]
-	*w = wqe{SendWR: transport.SendWR{SGE: sge}}
+	sge, dest := w.SGE[:0], w.Dest
+	*w = wqe{SendWR: transport.SendWR{SGE: sge, Dest: dest}}
+	if dest != nil {
+		*dest = transport.UDDest{}
+	}
 	return &w.SendWR
 }
 

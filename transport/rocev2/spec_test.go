@@ -83,7 +83,7 @@ func TestSpecDatagramPath(t *testing.T) {
 		for range 2 {
 			for range 10 {
 				w := q.NextWR()
-				w.Op, w.Dest = transport.OpSend, transport.UDDest{Local: here, Remote: there, QPN: 0x33, QKey: 1<<31 | 5}
+				w.Op, *w.Dest = transport.OpSend, transport.UDDest{Local: here, Remote: there, QPN: 0x33, QKey: 1<<31 | 5}
 				q.Post(now)
 				b := pkt.NewBatch(pkt.Burst, 4220)
 				e.Transmit(now, b)

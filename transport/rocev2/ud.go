@@ -38,7 +38,7 @@ func (q *QP) nextDatagram() bool {
 func (q *QP) fillDatagram(j *txJob, op *transport.MemOp) {
 	r := &q.req
 	w := r.wq(r.cur)
-	d, h, p := &w.Dest, &j.hdr, j.p
+	d, h, p := w.Dest, &j.hdr, j.p
 	h.Op = ib.UDSend
 	if w.Op == transport.OpSendImm {
 		h.Op, h.Imm = ib.UDSendImm, w.Imm

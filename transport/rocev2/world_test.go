@@ -380,7 +380,10 @@ func (q *qp) send(x wr) bool {
 		return false
 	}
 	w.ID, w.Op, w.RemoteAddr, w.RKey, w.Imm, w.Flags, w.Compare, w.Swap, w.Length = x.id, x.op, x.remote, x.key, x.imm, x.flags, x.compare, x.swap, x.n
-	w.Dest, w.Fail = x.dest, x.fail
+	w.Fail = x.fail
+	if w.Dest != nil {
+		*w.Dest = x.dest
+	}
 	if x.n > 0 {
 		w.SGE = append(w.SGE, transport.SGE{Addr: x.local, Length: x.n})
 	}
