@@ -53,7 +53,7 @@ const (
 	rttMax         = mono.Second
 	rttStart       = 500 * mono.Microsecond // before the first sample, plus the wire's noise
 	minCharge      = 256                    // bytes a packet counts at least: bounds packets in flight
-	ringsMin       = 64                     // first size of a QP's PSN rings; they grow to the window
+	ringsMin       = 16                     // first size of a QP's PSN rings; they grow to the window
 	quietLoss      = mono.Second            // without loss for so long: acks are sent once
 )
 
