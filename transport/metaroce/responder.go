@@ -52,7 +52,7 @@ type responder struct {
 	sendOff  uint32 // where its next packet begins
 	nrd      uint64 // number of the next READ or atomic in order
 	maxRd    int
-	waiting  int // READs and atomics that arrived and have not had their turn
+	waiting  int     // READs and atomics that arrived and have not had their turn
 	reads    []rdReq // a ring, a power of two
 	readHead uint64
 	nreads   int
