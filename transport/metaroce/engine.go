@@ -76,6 +76,8 @@ type Engine struct {
 	former    map[uint32]mono.Time // QP numbers whose life ended of late
 	formerMax int
 	byTag     map[uint32]*assoc
+	lastQP    *QP    // found last: packets come in runs
+	lastTag   *assoc // the same by tag
 	byAddr    map[addrPair]*assoc
 	assocs    []*assoc
 	calmAt    mono.Time
@@ -234,7 +236,28 @@ func (e *Engine) CreateQP(qpn uint32, c QPConfig) *QP {
 }
 
 // QP returns the QP of a number, or nil.
-func (e *Engine) QP(qpn uint32) *QP { return e.qps[qpn] }
+func (e *Engine) QP(qpn uint32) *QP {
+	if q := e.lastQP; q != nil && q.qpn == qpn {
+		return q
+	}
+	q := e.qps[qpn]
+	if q != nil {
+		e.lastQP = q
+	}
+	return q
+}
+
+// tagged returns the association of a tag of ours, or nil.
+func (e *Engine) tagged(tag uint32) *assoc {
+	if a := e.lastTag; a != nil && a.rxTag == tag {
+		return a
+	}
+	a := e.byTag[tag]
+	if a != nil {
+		e.lastTag = a
+	}
+	return a
+}
 
 // Addrs returns the NIC's own addresses.
 func (e *Engine) Addrs() []netip.Addr { return e.cfg.Addrs }
@@ -367,6 +390,9 @@ func (e *Engine) forget(i int) {
 		e.live = slices.DeleteFunc(e.live, func(x *assoc) bool { return x == a })
 	}
 	delete(e.byTag, a.rxTag)
+	if e.lastTag == a {
+		e.lastTag = nil
+	}
 	delete(e.byAddr, addrPair{a.local, a.remote})
 	e.assocs = append(e.assocs[:i], e.assocs[i+1:]...)
 }

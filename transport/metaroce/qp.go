@@ -255,6 +255,9 @@ func (q *QP) Destroy(now mono.Time) {
 	q.release()
 	q.clear()
 	delete(q.e.qps, q.qpn)
+	if x := q.e.lastQP; x != nil && x.qpn == q.qpn {
+		q.e.lastQP = nil
+	}
 }
 
 // release gives back everything the QP holds: bound receives of an SRQ to its head, newest first.

@@ -128,7 +128,7 @@ func (e *Engine) receive(p *pkt.Packet) {
 	default: // needs an association
 	}
 	//= MR-ASC-032 MR-WIRE-003
-	a := e.byTag[h.Tag]
+	a := e.tagged(h.Tag)
 	if a == nil {
 		//= MR-ASC-072 MR-ASC-040
 		e.C.DropTag++

@@ -115,7 +115,7 @@ func (s *responder) free(e *Engine) {
 
 // onRequest handles one request packet: checks, binding, and the memory operation that places it.
 func (e *Engine) onRequest(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet) {
-	q := e.qps[h.DestQP]
+	q := e.QP(h.DestQP)
 	//= MR-MSG-087 MR-ASC-073 MR-QP-002 MR-QP-003 MR-QP-004
 	if q == nil || q.a != a || q.state < StateRTR {
 		e.C.RefusedNoQP++

@@ -236,7 +236,7 @@ func (q *QP) responseMemoryGone(n uint64, err transport.MemErr) {
 
 // onResponse handles a READ or atomic response at the requester.
 func (e *Engine) onResponse(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet) {
-	q := e.qps[h.DestQP]
+	q := e.QP(h.DestQP)
 	//= MR-MSG-074 MR-SEC-006
 	if q == nil || q.a != a || q.state != StateRTS && q.state != StateSQD {
 		e.C.DropResponse++
