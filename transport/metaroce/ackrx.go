@@ -169,7 +169,7 @@ func (a *assoc) onPathBlock(b *wire.PathBlock) {
 			if r == nil {
 				continue
 			}
-			size, sent, late := e.ack(i)
+			size, sent, late := e.ack(i, r)
 			p.noteAcked(late)
 			p.pl.noteSize(size, false)
 			if late {

@@ -78,8 +78,7 @@ func (e *Engine) newRec(p *txPath, q *QP, kind txKind, psn uint64, size int) *tx
 }
 
 // endFlight takes a record out of its plane's list and window.
-func (e *Engine) endFlight(i int32) {
-	r := &e.recs[i]
+func (e *Engine) endFlight(r *txRec) {
 	pl := r.path.pl
 	if r.prev == 0 {
 		pl.head = r.next
@@ -103,8 +102,9 @@ func (e *Engine) endFlight(i int32) {
 }
 
 // freeRec returns a record to the free list. It must not be in flight.
-func (e *Engine) freeRec(i int32) {
-	r := &e.recs[i]
+func (e *Engine) freeRec(i int32) { e.free(i, &e.recs[i]) }
+
+func (e *Engine) free(i int32, r *txRec) {
 	switch r.state {
 	case recOut:
 		panic("metaroce: record freed in flight")
@@ -126,10 +126,10 @@ func (e *Engine) freeRec(i int32) {
 func (e *Engine) dropRec(i int32) {
 	r := &e.recs[i]
 	if r.state == recOut {
-		e.endFlight(i)
+		e.endFlight(r)
 		r.state = recEnded
 	}
-	e.freeRec(i)
+	e.free(i, r)
 }
 
 // linkLost puts a record among the lost ones that may be freed when records run out.
@@ -180,7 +180,7 @@ func (e *Engine) find(p *txPath, seq uint32) (int32, *txRec) {
 func (e *Engine) lose(i int32) {
 	r := &e.recs[i]
 	p, size := r.path, int(r.size)
-	e.endFlight(i)
+	e.endFlight(r)
 	e.linkLost(i)
 	p.lostCnt++
 	p.pl.lost++
@@ -198,11 +198,14 @@ func (e *Engine) lose(i int32) {
 }
 
 // ack ends a transmission as received. late: it had been called lost.
-func (e *Engine) ack(i int32) (size int, sent mono.Time, late bool) {
-	r := &e.recs[i]
+func (e *Engine) ack(i int32, r *txRec) (size int, sent mono.Time, late bool) {
 	size, sent, late = int(r.size), r.sent, r.state == recLost
 	q, kind, psn, inc := r.q, r.kind, r.psn, r.inc
-	e.dropRec(i)
+	if !late {
+		e.endFlight(r)
+		r.state = recEnded
+	}
+	e.free(i, r)
 	//= MR-REL-033 MR-MSG-096
 	if q.inc == inc || planted.Is(planted.OldAcksCount) {
 		q.onAcked(kind, psn, !late)
