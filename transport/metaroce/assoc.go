@@ -472,7 +472,7 @@ func (r *qpRing) push(q *QP) {
 	if q.inRing {
 		return
 	}
-	q.inRing, q.ringNext, q.ringPrev = true, nil, r.tail
+	q.inRing, q.ringNext = true, nil
 	if r.tail == nil {
 		r.head = q
 	} else {
@@ -484,9 +484,15 @@ func (r *qpRing) push(q *QP) {
 
 func (r *qpRing) pop() *QP {
 	q := r.head
-	if q != nil {
-		r.remove(q)
+	if q == nil {
+		return nil
 	}
+	r.head = q.ringNext
+	if r.head == nil {
+		r.tail = nil
+	}
+	q.inRing, q.ringNext = false, nil
+	r.n--
 	return q
 }
 
@@ -494,16 +500,9 @@ func (r *qpRing) remove(q *QP) {
 	if !q.inRing {
 		return
 	}
-	if q.ringPrev == nil {
-		r.head = q.ringNext
-	} else {
-		q.ringPrev.ringNext = q.ringNext
+	for n := r.n; n > 0; n-- {
+		if x := r.pop(); x != q {
+			r.push(x)
+		}
 	}
-	if q.ringNext == nil {
-		r.tail = q.ringPrev
-	} else {
-		q.ringNext.ringPrev = q.ringPrev
-	}
-	q.inRing, q.ringNext, q.ringPrev = false, nil, nil
-	r.n--
 }

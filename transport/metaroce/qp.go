@@ -75,7 +75,6 @@ type QP struct {
 	touched    bool  // in the list of QPs that commit works on
 	mtu        int
 	ringNext   *QP
-	ringPrev   *QP
 	heapIdx    int
 	due        mono.Time
 	minTS      uint32 // packets with an older peer clock belong to a former life

@@ -117,13 +117,11 @@ func (r *qpRing) pushFront(q *QP) {
 	if q.inRing {
 		return
 	}
-	q.inRing, q.ringNext, q.ringPrev = true, r.head, nil
+	q.inRing, q.ringNext = true, r.head
+	r.head = q
 	if r.tail == nil {
 		r.tail = q
-	} else {
-		r.head.ringPrev = q
 	}
-	r.head = q
 	r.n++
 }
 
