@@ -266,11 +266,20 @@ func (pl *planeTx) sending() mono.Duration {
 	return mono.Duration(4 * float64(pl.packetMax) * 8e9 / float64(rate))
 }
 
-// noteBase keeps the smallest round trip of the last two periods of five seconds.
+// noteBase keeps the smallest round trip of the last two periods. One of our own queue is no base: before a period ends with
+// a larger one, the plane's window is small for two round trips, and what these bring counts.
 func (pl *planeTx) noteBase(rtt mono.Duration) {
 	now := pl.a.e.now
-	if now.Sub(pl.baseAt) > 5*mono.Second {
-		pl.base, pl.baseNext, pl.baseAt = pl.baseNext, rtt, now
+	switch {
+	case pl.drain != 0 && now >= pl.drain:
+		pl.base, pl.baseNext, pl.baseAt, pl.drain = min(pl.baseNext, rtt), rtt, now, 0
+	case pl.drain == 0 && now.Sub(pl.baseAt) > basePeriod:
+		//= MR-CC-009
+		if slack := max(pl.base/8, pl.delayFloor()/8); pl.base > 0 && pl.baseNext > pl.base+slack {
+			pl.drain = now.Add(min(2*pl.a.srtt+pl.a.hold, drainMost))
+		} else {
+			pl.base, pl.baseNext, pl.baseAt = pl.baseNext, rtt, now
+		}
 	}
 	if pl.base == 0 || rtt < pl.base {
 		pl.base = rtt

@@ -135,7 +135,8 @@ type planeTx struct {
 	base       mono.Duration // smallest round trip of the last two periods
 	baseNext   mono.Duration
 	baseAt     mono.Time
-	avgq       float64 // mean queue delay of its paths, ns
+	drain      mono.Time // until then the window is small, so that our own queue is not taken for the base RTT; 0 = it is not
+	avgq       float64   // mean queue delay of its paths, ns
 	timeouts   int
 	failedAt   mono.Time
 	vain       int // returns into service without any data delivered since

@@ -54,6 +54,9 @@ const (
 	rttStart       = 500 * mono.Microsecond // before the first sample, plus the wire's noise
 	minCharge      = 256                    // bytes a packet counts at least: bounds packets in flight
 	ringsMin       = 16                     // first size of a QP's PSN rings; they grow to the window
+	basePeriod     = 5 * mono.Second        // the base RTT is the least of two of them
+	drainPackets   = 2                      // window while the base RTT is looked for
+	drainMost      = 100 * mono.Millisecond // longest of that
 	quietLoss      = mono.Second            // without loss for so long: acks are sent once
 )
 

@@ -197,7 +197,13 @@ func (a *assoc) carries(q *QP) bool {
 // limit is the window in bytes: the controller's and the receiver's grant; one packet always goes.
 //
 // = MR-CC-001 MR-CC-002 MR-CC-011
-func (pl *planeTx) limit() int { return max(min(pl.cwnd, pl.grant), 1) }
+func (pl *planeTx) limit() int {
+	n := min(pl.cwnd, pl.grant)
+	if pl.drain > pl.a.e.now {
+		n = min(n, drainPackets*fullPacket)
+	}
+	return max(n, 1)
+}
 
 // room reports whether the window takes another transmission.
 //
