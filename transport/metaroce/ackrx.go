@@ -275,7 +275,7 @@ func (pl *planeTx) noteBase(rtt mono.Duration) {
 		pl.base, pl.baseNext, pl.baseAt, pl.drain = min(pl.baseNext, rtt), rtt, now, 0
 	case pl.drain == 0 && now.Sub(pl.baseAt) > basePeriod:
 		//= MR-CC-009
-		if slack := max(pl.base/8, pl.delayFloor()/8); pl.base > 0 && pl.baseNext > pl.base+slack {
+		if slack := max(pl.base/8, pl.delayFloor()/2); pl.base > 0 && pl.baseNext > pl.base+slack {
 			pl.drain = now.Add(min(2*pl.a.srtt+pl.a.hold, drainMost))
 		} else {
 			pl.base, pl.baseNext, pl.baseAt = pl.baseNext, rtt, now

@@ -228,9 +228,10 @@ func (pl *planeTx) setWindow(w int) {
 	pl.cwnd = pl.win.Window()
 }
 
-// delayFloor is the least queue delay that says something on this wire.
+// delayFloor is the least queue delay that says something on this wire: a quarter of its noise, which is that of single round
+// trips, as the window looks at a mean over all of its packets (docs/adr/0021).
 func (pl *planeTx) delayFloor() mono.Duration {
-	return max(pl.a.e.cfg.Planes[pl.idx].TimerNoise, 6*mono.Microsecond)
+	return max(pl.a.e.cfg.Planes[pl.idx].TimerNoise/4, 6*mono.Microsecond)
 }
 
 // delayTarget is the queue delay that the window stays under; 0 when its profile looks at none.

@@ -177,7 +177,9 @@ func TestMeasuredRate(t *testing.T) {
 // = MR-CC-013
 func TestMeasuredRateOfLateLoops(t *testing.T) {
 	w := New(Config{Seed: 1, Nodes: 2, Planes: 1, Link: link.Spec{RateBps: 10e9, Delay: 4 * mono.Microsecond, Queue: 4 << 20},
-		Engine: func(c *metaroce.Config) { c.Planes[0].RateBps, c.Planes[0].TimerNoise = 0, 2*mono.Millisecond }})
+		Engine: func(c *metaroce.Config) {
+			c.Planes[0].RateBps, c.Planes[0].TimerNoise, c.FixedWindow = 0, 2*mono.Millisecond, 1<<20 // it is about what is measured
+		}})
 	a, b := w.Nodes[0], w.Nodes[1]
 	b.Keys[7] = Key{0, 4 << 20, true, true, true, false}
 	p, _ := w.Connect(a, b, QPOptions{SQ: 64})
