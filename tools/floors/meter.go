@@ -38,11 +38,11 @@ const (
 
 // counts are sums over planes and NICs at one moment.
 type counts struct {
-	at                                time.Time
-	rxBytes, rxPackets, copies        float64 // of the receiver
-	txPackets, retransmits, inVain    float64 // of the senders
-	drops                             map[string]float64
-	engineRx, planeRxBytes, gaugeRate float64
+	at                             time.Time
+	rxBytes, rxPackets, copies     float64 // of the receiver
+	txPackets, retransmits, inVain float64 // of the senders
+	drops                          map[string]float64
+	engineRx                       float64
 }
 
 func number(m any, name string) float64 {
