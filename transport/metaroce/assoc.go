@@ -229,7 +229,7 @@ func (pl *planeTx) setWindow(w int) {
 }
 
 // delayFloor is the least queue delay that says something on this wire: a quarter of its noise, which is that of single round
-// trips, as the window looks at a mean over all of its packets (docs/adr/0021).
+// trips, as the window looks at a mean over all of its packets (docs/adr/0022).
 func (pl *planeTx) delayFloor() mono.Duration {
 	return max(pl.a.e.cfg.Planes[pl.idx].TimerNoise/4, 6*mono.Microsecond)
 }
