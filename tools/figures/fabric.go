@@ -31,6 +31,7 @@ type Topology struct {
 	MarkMin, Mark int     // bytes waiting from which packets are marked, and from which all are; 0 = never
 	Loss, Burst   float64 // random loss on the last link, data and acknowledgements alike; mean length of a burst
 	RateUnknown   bool    // engines are not told the rate
+	Over          float64 // links between switches are slower by this factor; 0 = 1
 }
 
 // BDP is the bandwidth-delay product of a plane in bytes.
@@ -51,6 +52,7 @@ type World struct {
 	heap    []event
 	hosts   map[netip.Addr]int
 	goBackN bool
+	data    struct{ sent, full uint64 } // packets with payload: put on the first link; dropped for a full queue
 }
 
 // wire is a link and what follows it.
@@ -97,6 +99,11 @@ func NewWorld(t Topology, e vopr.Transport, seed uint64) *World {
 	nic.Queue, nic.ECNMin, nic.ECNMax = 0, 0, 0 // the host's own queue: it has no reason to lose what it sends
 	last := base
 	last.Loss, last.Burst = t.Loss, t.Burst
+	core := base
+	if t.Over > 0 {
+		core.RateBps = uint64(float64(t.RateBps) / t.Over)
+		core.Queue = int(float64(t.Queue) / t.Over) // a queue is as long in time
+	}
 	for h := range t.Hosts {
 		w.up, w.down = append(w.up, nil), append(w.down, nil)
 		for p := range t.Planes {
@@ -108,8 +115,8 @@ func NewWorld(t Topology, e vopr.Transport, seed uint64) *World {
 		w.lift, w.drop = append(w.lift, make([][]*wire, leaves)), append(w.drop, make([][]*wire, t.Spines))
 		for l := range leaves {
 			for s := range t.Spines {
-				w.lift[p][l] = append(w.lift[p][l], w.wire(seed, fmt.Sprintf("lift %d/%d/%d", p, l, s), base, wire{plane: p, host: -1, leaf: -1, spine: s}))
-				w.drop[p][s] = append(w.drop[p][s], w.wire(seed, fmt.Sprintf("drop %d/%d/%d", p, s, l), base, wire{plane: p, host: -1, leaf: l}))
+				w.lift[p][l] = append(w.lift[p][l], w.wire(seed, fmt.Sprintf("lift %d/%d/%d", p, l, s), core, wire{plane: p, host: -1, leaf: -1, spine: s}))
+				w.drop[p][s] = append(w.drop[p][s], w.wire(seed, fmt.Sprintf("drop %d/%d/%d", p, s, l), core, wire{plane: p, host: -1, leaf: l}))
 			}
 		}
 	}
@@ -119,8 +126,11 @@ func NewWorld(t Topology, e vopr.Transport, seed uint64) *World {
 	return w
 }
 
+// slots is how many packets a link has room for, on the way and waiting: engines keep less in flight.
+const slots = 1 << 13
+
 func (w *World) wire(seed uint64, name string, s link.Spec, x wire) *wire {
-	x.l, x.first, x.i, x.due = link.New(seed, name, 1<<14), link.New(seed, name+" control", 1<<10), len(w.links), mono.Never
+	x.l, x.first, x.i, x.due = link.New(seed, name, slots), link.New(seed, name+" control", slots/8), len(w.links), mono.Never
 	x.set(w.Now, s)
 	w.links = append(w.links, &x)
 	return &x
@@ -146,6 +156,9 @@ func (x *wire) set(now mono.Time, s link.Spec) {
 		panic(err)
 	}
 }
+
+// shortMax is what a packet without much payload is not longer than: acknowledgements, probes.
+const shortMax = 1500
 
 // controlClass is the DSCP of what passes the queues of data.
 const controlClass = 48
@@ -248,6 +261,9 @@ func (w *World) send(h int, p *pkt.Packet) {
 	q.from, q.to = h, to
 	q.p = *p
 	q.p.Buf, q.p.Data = nil, q.buf
+	if len(q.buf) > shortMax {
+		w.data.sent++
+	}
 	w.launch(w.up[h][p.Plane], i)
 }
 
@@ -258,7 +274,10 @@ func (w *World) launch(x *wire, i int32) {
 		l = x.first
 		x.l.Use(w.Now, len(q.buf)+outer) // it goes before, and the others wait for it
 	}
-	if l.Send(w.Now, link.Handle(i), len(q.buf)+outer, q.p.TOS&pkt.ECNMask != 0) != link.Queued {
+	if v := l.Send(w.Now, link.Handle(i), len(q.buf)+outer, q.p.TOS&pkt.ECNMask != 0); v != link.Queued {
+		if len(q.buf) > shortMax && (v == link.QueueFull || v == link.NoSlot) {
+			w.data.full++
+		}
 		w.free = append(w.free, i)
 		return
 	}

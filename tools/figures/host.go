@@ -97,6 +97,8 @@ type Flow struct {
 	OnDone func(*Flow)
 	peer   *Flow
 	posted int
+	Read   uint64 // bytes of the stream that the sender has read once at least
+	stream uint64 // bytes posted
 }
 
 // apart is how many messages in a row go to memory of their own: a byte that a later message has placed already is
@@ -142,7 +144,8 @@ func (f *Flow) Post() {
 	wr.Op, wr.Length, wr.RKey = transport.OpWrite, uint32(f.Size), 1
 	wr.RemoteAddr = uint64(f.posted%apart) * uint64(f.Size)
 	f.posted++
-	wr.SGE = append(wr.SGE, transport.SGE{Length: wr.Length})
+	wr.SGE = append(wr.SGE, transport.SGE{Addr: f.stream, Length: wr.Length}) // where in the stream: Read
+	f.stream += uint64(f.Size)
 	f.qp.Post(f.h.w.Now)
 }
 
@@ -154,8 +157,11 @@ func (m memory) DMA(ops []transport.MemOp) {
 	for i := range ops {
 		o := &ops[i]
 		o.Err = transport.MemOK
-		if o.Kind == transport.MemWrite {
-			o.QP.(*Flow).peer.Placed += uint64(len(o.Buf))
+		switch f := o.QP.(*Flow); o.Kind {
+		case transport.MemWrite:
+			f.peer.Placed += uint64(len(o.Buf))
+		case transport.MemGather:
+			f.Read = max(f.Read, o.WR.SGE[0].Addr+uint64(o.Off)+uint64(len(o.Buf)))
 		}
 	}
 }

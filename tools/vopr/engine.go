@@ -70,6 +70,7 @@ type Tuning struct {
 	TrimDSCP, TrimLastDSCP                      uint8
 	Instance, NICID, Seed                       uint64
 	Addr                                        netip.Addr
+	Twin                                        float64 // share of second copies of one-packet messages
 }
 
 // Transport is an engine to be tested.
@@ -91,11 +92,18 @@ type mrEngine struct{ *metaroce.Engine }
 
 func newMetaRoCE(t Tuning, h transport.Host) Engine {
 	c := metaroce.Config{NICID: t.NICID, Instance: t.Instance, Seed: t.Seed, Addrs: []netip.Addr{t.Addr}, FirstSeq: t.FirstSeq,
-		TxRecords: t.TxRecords, HeldBuffers: t.HeldBuffers, RespBuffers: t.RespBuffers, PSNWindow: t.Window, SeqSkip: t.SeqSkip, TrimDSCP: t.TrimDSCP, TrimLastDSCP: t.TrimLastDSCP}
+		TxRecords: t.TxRecords, HeldBuffers: t.HeldBuffers, RespBuffers: t.RespBuffers, PSNWindow: t.Window, SeqSkip: t.SeqSkip, TrimDSCP: t.TrimDSCP, TrimLastDSCP: t.TrimLastDSCP,
+		TwinShare: t.Twin}
 	for range t.Planes {
 		c.Planes = append(c.Planes, metaroce.PlaneConfig{PacketMax: t.PacketMax, RateBps: t.RateBps, TimerNoise: t.Noise})
 	}
 	return mrEngine{metaroce.New(c, h)}
+}
+
+// Core returns the MetaRoCE engine behind e, for its counters and settings; nil for another transport's.
+func Core(e Engine) *metaroce.Engine {
+	m, _ := e.(mrEngine)
+	return m.Engine
 }
 
 // NewQP implements Engine.
