@@ -20,7 +20,7 @@ func (e *env) figuresCommand() *cli.Command {
 	return &cli.Command{
 		Name: "figures", Usage: "measure the engines in virtual time: loss, incast, loaded fabric, tails, planes that fail",
 		ArgsUsage: "[" + strings.Join(figures.Names, "|") + "]...",
-		Description: "  mroce figures\n  mroce figures --plot . loss planes\n\n" +
+		Description: "  mroce figures\n  mroce figures --plot . loss planes\n  mroce figures --trials [FIRST-LETTERS]...\n\n" +
 			"100 Gbit/s planes, a round trip of 8 µs, messages of 1 MiB. Goodput is a share of what the wire carries; loss hits data and acknowledgements alike.",
 		Flags: []cli.Flag{
 			&cli.Uint64Flag{Name: "seed", Usage: "another one gives other losses", Value: 1},
@@ -28,12 +28,17 @@ func (e *env) figuresCommand() *cli.Command {
 			&cli.StringFlag{Name: "plot", Usage: "write SVG plots into this directory"},
 			&cli.BoolFlag{Name: "json", Usage: "one object for each case, a line each, instead of text"},
 			&cli.IntFlag{Name: "workers", Usage: "cases measured at a time", Value: runtime.GOMAXPROCS(0)},
+			&cli.BoolFlag{Name: "trials", Usage: "the rows of the design's trials, beside the simulator that it was tried with; arguments: how their names begin"},
+			&cli.BoolFlag{Name: "ccsim-args", Usage: "the trials' names and that simulator's arguments, without running anything"},
 		},
 		Action: e.figures, BashComplete: completeWords(figures.Names),
 	}
 }
 
 func (e *env) figures(c *cli.Context) error {
+	if c.Bool("trials") || c.Bool("ccsim-args") {
+		return e.trials(c)
+	}
 	names := c.Args().Slice()
 	for _, n := range names {
 		if !slices.Contains(figures.Names, n) {
