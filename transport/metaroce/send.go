@@ -53,6 +53,7 @@ func (e *Engine) Transmit(now mono.Time, b *pkt.Batch) {
 			a.sendAcks(b)
 		}
 	}
+	e.probes.send(e, b) // before data: behind a sender that fills every batch they would wait for ever
 	for i := 0; i < n && !b.Full() && t.n < len(t.jobs); i++ {
 		a := e.live[(e.rr+i)%n]
 		if a.state != assocUp {
@@ -70,7 +71,7 @@ func (e *Engine) Transmit(now mono.Time, b *pkt.Batch) {
 	if n > 0 {
 		e.rr = (e.rr + 1) % n
 	}
-	e.probes.send(e, b)
+	e.probes.send(e, b) // that were started meanwhile
 	e.finishTx(b)
 }
 

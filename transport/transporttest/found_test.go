@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/transport"
 )
 
@@ -154,5 +155,31 @@ func TestNothingLandsAfterFlush(t *testing.T) {
 		if len(p.Sends) != 11 {
 			t.Fatalf("seed %d: %d completions\n%s\n%s", seed, len(p.Sends), p.Dump(), q.Dump())
 		}
+	}
+}
+
+// TestProbesPassData: a sender whose data fills every batch measures its base RTT all the same. Probes came last: with one
+// packet a batch, as a NIC takes them that has room for one, they went out when a window was full, or never.
+func TestProbesPassData(t *testing.T) {
+	w := New(Config{Seed: 1, Link: usual()})
+	a, b := w.Nodes[0], w.Nodes[1]
+	p, _ := w.Connect(a, b, QPOptions{})
+	b.Keys[7] = Key{0, 1 << 20, true, true, true, false}
+	w.Run(mono.Millisecond)
+	sent := a.E.C.ProbesSent
+	for range 4 {
+		p.Send(WR{Op: transport.OpWrite, N: 1 << 20, Key: 7})
+	}
+	one := pkt.NewBatch(1, PacketMax)
+	for range 8 {
+		a.E.HandleTimers(w.Now)
+		one.Reset()
+		//= MR-PATH-053
+		if a.E.Transmit(w.Now, one); one.N != 1 {
+			t.Fatal("no data was left: nothing is shown")
+		}
+	}
+	if a.E.C.ProbesSent == sent {
+		t.Error("data left no room for a probe")
 	}
 }
