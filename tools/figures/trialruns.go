@@ -140,6 +140,7 @@ func (x steadyRow) world(seed uint64) (w *World, flows []*Flow, receivers int) {
 
 func (x steadyRow) run(r *Result, seed uint64) {
 	w, flows, receivers := x.world(seed)
+	settle(w, flows)
 	for _, f := range flows {
 		f.Start()
 	}
@@ -166,27 +167,35 @@ func (x steadyRow) run(r *Result, seed uint64) {
 	r.look(w)
 }
 
-// settle opens all associations and lets them come to rest.
+// settle opens all associations, with a packet each, and lets them come to rest: a HELLO that gets lost comes again after
+// milliseconds only, and ccsim has none.
 func settle(w *World, flows []*Flow) {
+	open := 0
 	for _, f := range flows {
-		f.OnDone = func(*Flow) {}
+		size := f.Size
+		f.Size = 4096
+		f.OnDone = func(*Flow) { open++ }
 		f.Post()
 		f.h.step()
+		f.Size = size
 	}
-	w.Run(2 * mono.Millisecond)
+	for end := w.Now.Add(mono.Second); open < len(flows) && w.Now < end; {
+		w.Run(ms)
+	}
+	w.Run(ms)
+	for _, f := range flows {
+		f.OnDone, f.posted, f.Placed, f.Ended, f.Read = nil, 0, 0, 0, 0
+	}
 }
 
 // runTimes has every flow send one message of size bytes, all at once, and takes the times.
 func (x steadyRow) runTimes(r *Result, seed uint64) {
-	size := x.message
-	x.message = 4096
 	w, flows, _ := x.world(seed)
 	settle(w, flows)
 	var took []float64
 	began := w.Now
 	for _, f := range flows {
 		f.OnDone = func(*Flow) { took = append(took, w.Now.Sub(began).Micros()) }
-		f.Size = size
 		f.Post()
 	}
 	for _, f := range flows {
@@ -234,6 +243,7 @@ func (x steadyRow) runFailure(r *Result, seed uint64) {
 	const step = mono.Microsecond / 2
 	x.message = 32 << 10
 	w, flows, _ := x.world(seed)
+	settle(w, flows)
 	for _, f := range flows {
 		f.Start()
 	}

@@ -126,6 +126,9 @@ func (t *probeTable) end(e *Engine, x *probe, answered bool) {
 	case probeBase:
 		if answered {
 			p.pl.noteBase(max(x.rtt, 1) + p.pl.sending())
+		} else { // round trips of data say too much until the next one: queues are in them
+			p.pl.baseDue = e.now // it was waited for: they do not come thick and fast
+			a.care(e.now)
 		}
 	case probeMTU:
 		p.pl.mtuAnswer(size, answered)

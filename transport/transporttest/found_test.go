@@ -183,3 +183,26 @@ func TestProbesPassData(t *testing.T) {
 		t.Error("data left no room for a probe")
 	}
 }
+
+// TestBaseAskedAgain: a probe of the base RTT that gets lost is sent again soon. After a second, as before, a sender under
+// load took the queues of its data for the way.
+func TestBaseAskedAgain(t *testing.T) {
+	l := usual()
+	l.Loss = 0.3
+	for seed := range uint64(20) {
+		w := New(Config{Seed: seed, Link: l})
+		a, b := w.Nodes[0], w.Nodes[1]
+		p, _ := w.Connect(a, b, QPOptions{SQ: 64})
+		b.Keys[7] = Key{0, 1 << 20, true, true, true, false}
+		p.Send(WR{Op: transport.OpWrite, N: 64, Key: 7})
+		if !w.RunUntil(second, func() bool { return len(p.Sends) == 1 }) {
+			t.Fatalf("seed %d: no association", seed)
+		}
+		p.OnSend = func(Completion) { p.Send(WR{Op: transport.OpWrite, N: 1 << 16, Key: 7}) }
+		p.Send(WR{Op: transport.OpWrite, N: 1 << 16, Key: 7})
+		//= MR-PATH-053
+		if !w.RunUntil(50*mono.Millisecond, func() bool { return a.E.C.ProbesAnswered > 0 }) {
+			t.Errorf("seed %d: %d probes, none answered", seed, a.E.C.ProbesSent)
+		}
+	}
+}
