@@ -184,7 +184,7 @@ func settle(w *World, flows []*Flow) {
 	}
 	w.Run(ms)
 	for _, f := range flows {
-		f.OnDone, f.posted, f.Placed, f.Ended, f.Read = nil, 0, 0, 0, 0
+		f.OnDone, f.stream, f.Placed, f.Ended, f.Read = nil, 0, 0, 0, 0
 	}
 }
 

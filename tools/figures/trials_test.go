@@ -62,6 +62,12 @@ func TestTrial(t *testing.T) {
 	if r.Counts["data"] == 0 || r.Shares["window_bdp"] <= 0 {
 		t.Errorf("no counters: %v %v", r.Counts, r.Shares)
 	}
+	run("permutation, marks", func(r *Result) {
+		steadyRow{pattern: permutation, queue: 1, marks: true, warm: ms / 2, d: ms / 4}.run(r, 1)
+	}, steadyKeys...)
+	if v := r.Core[vGoodput]; v < 91 { // paths that were marked did not come back: 85 to 88 %
+		t.Errorf("%.1f %% where switches mark", v)
+	}
 	run("all to all, few paths, core of half the rate", func(r *Result) {
 		steadyRow{pattern: allToAll, hosts: 4, queue: 1, message: 65536, over: 2, engine: lean{paths: 4}, warm: ms / 5, d: ms / 5}.run(r, 1)
 	}, steadyKeys...)

@@ -250,8 +250,10 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	full := 10*(pl.inflight+bytes) >= 7*pl.cwnd
 	pl.win.OnAck(cc.Sample{Now: now, Bytes: bytes, RTT: rtt, Base: pl.base, CE: ce, Full: full})
 	pl.cwnd = pl.win.Window()
+	// a mark does not matter: where all ways are marked none would be left but random ones (a path that is to rest is
+	// passed over when its turn comes)
 	//= MR-PATH-021
-	if pl.recycle.len() < recycleMax && !ce && q <= max(recycleDelay*pl.avgq, float64(a.srtt)/20) {
+	if pl.recycle.len() < recycleMax && q <= max(recycleDelay*pl.avgq, float64(a.srtt)/20) {
 		pl.recycle.push(uint64(p.id & 0xff))
 	}
 }
