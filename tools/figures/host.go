@@ -162,6 +162,7 @@ func (m memory) DMA(ops []transport.MemOp) {
 			f.peer.Placed += uint64(len(o.Buf))
 		case transport.MemGather:
 			f.Read = max(f.Read, o.WR.SGE[0].Addr+uint64(o.Off)+uint64(len(o.Buf)))
+		default: // nothing else is counted
 		}
 	}
 }
