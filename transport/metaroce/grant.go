@@ -176,7 +176,12 @@ func (e *Engine) grantFor(a *assoc, plane int) uint32 {
 	}
 	share, least := ring/float64(active), float64(minCharge)
 	if c > 0 {
-		share = min(share, p.g*c*(a.planes[plane].baseRTT(rtt)+a.rx.holdTime()).Seconds()/float64(active))
+		bdp := c * (a.planes[plane].baseRTT(rtt) + a.rx.holdTime()).Seconds()
+		if e.portRate(p) == 0 { // a short probe does not say what full packets take on the links; where there is a rate, sending does
+			//= MR-CC-012
+			bdp += 2 * fullPacket
+		}
+		share = min(share, p.g*bdp/float64(active))
 	}
 	if e.portRate(p) == 0 { // what little programs send is no measure of what the port takes
 		//= MR-CC-016
