@@ -31,6 +31,7 @@ type Topology struct {
 	MarkMin, Mark int     // bytes waiting from which packets are marked, and from which all are; 0 = never
 	Loss, Burst   float64 // random loss on the last link, data and acknowledgements alike; mean length of a burst
 	RateUnknown   bool    // engines are not told the rate
+	AcksWithData  bool    // acknowledgements wait in data's queues
 	Over          float64 // links between switches are slower by this factor; 0 = 1
 }
 

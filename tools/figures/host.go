@@ -26,7 +26,7 @@ func (w *World) newHost(i int, e vopr.Transport, seed uint64) *Host {
 	h := &Host{w: w, i: i, addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), due: mono.Never,
 		batch: pkt.NewBatch(1, packetMax), rx: make([]pkt.Packet, 1)}
 	w.hosts[h.addr] = i
-	t := vopr.Tuning{NICID: uint64(i + 1), Instance: 1, Seed: seed<<20 ^ uint64(i), Addr: h.addr, PacketMax: packetMax, Planes: w.t.Planes, RateBps: w.t.RateBps}
+	t := vopr.Tuning{NICID: uint64(i + 1), Instance: 1, Seed: seed<<20 ^ uint64(i), Addr: h.addr, PacketMax: packetMax, Planes: w.t.Planes, RateBps: w.t.RateBps, AcksWithData: w.t.AcksWithData}
 	if w.t.RateUnknown {
 		t.RateBps = 0
 	}

@@ -86,8 +86,11 @@ func Incast(e vopr.Transport, n int, queue, loss float64, unknown bool, seed uin
 }
 
 // Permutation has every host send to a host of the next leaf and receive from one of the last.
-func Permutation(e vopr.Transport, planes int, loss float64, seed uint64, d mono.Duration) Sums {
-	w := NewWorld(fabric(e, planes, 1, loss, false), e, seed)
+// acksWithData has acknowledgements wait behind data, as in a network of one class.
+func Permutation(e vopr.Transport, planes int, loss float64, acksWithData bool, seed uint64, d mono.Duration) Sums {
+	t := fabric(e, planes, 1, loss, false)
+	t.AcksWithData = acksWithData
+	w := NewWorld(t, e, seed)
 	var flows []*Flow
 	for i := range w.Hosts {
 		flows = append(flows, w.Connect(w.Hosts[i], w.Hosts[(i+w.t.Leaf)%len(w.Hosts)], message, 4))

@@ -93,7 +93,11 @@ func fabrics(seed uint64, d mono.Duration) (ts []Task) {
 			if e.Name == vopr.MetaRoCE.Name {
 				r.Goal = goals[loss]
 			}
-			ts = append(ts, task(r, func(r *Row) { r.sums(Permutation(e, 1, loss, seed, d)) }))
+			ts = append(ts, task(r, func(r *Row) { r.sums(Permutation(e, 1, loss, false, seed, d)) }))
+			if e.Name == vopr.MetaRoCE.Name {
+				r.Transport, r.Goal = "one class", ""
+				ts = append(ts, task(r, func(r *Row) { r.sums(Permutation(e, 1, loss, true, seed, d)) }))
+			}
 		}
 	}
 	return ts

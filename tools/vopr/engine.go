@@ -68,6 +68,7 @@ type Tuning struct {
 	RateBps                                     uint64
 	Noise                                       mono.Duration
 	TrimDSCP, TrimLastDSCP                      uint8
+	AcksWithData                                bool
 	Instance, NICID, Seed                       uint64
 	Addr                                        netip.Addr
 	Twin                                        float64 // share of second copies of one-packet messages
@@ -92,7 +93,7 @@ type mrEngine struct{ *metaroce.Engine }
 
 func newMetaRoCE(t Tuning, h transport.Host) Engine {
 	c := metaroce.Config{NICID: t.NICID, Instance: t.Instance, Seed: t.Seed, Addrs: []netip.Addr{t.Addr}, FirstSeq: t.FirstSeq,
-		TxRecords: t.TxRecords, HeldBuffers: t.HeldBuffers, RespBuffers: t.RespBuffers, PSNWindow: t.Window, SeqSkip: t.SeqSkip, TrimDSCP: t.TrimDSCP, TrimLastDSCP: t.TrimLastDSCP,
+		TxRecords: t.TxRecords, HeldBuffers: t.HeldBuffers, RespBuffers: t.RespBuffers, PSNWindow: t.Window, SeqSkip: t.SeqSkip, TrimDSCP: t.TrimDSCP, TrimLastDSCP: t.TrimLastDSCP, AcksWithData: t.AcksWithData,
 		TwinShare: t.Twin}
 	for range t.Planes {
 		c.Planes = append(c.Planes, metaroce.PlaneConfig{PacketMax: t.PacketMax, RateBps: t.RateBps, TimerNoise: t.Noise})

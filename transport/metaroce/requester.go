@@ -313,6 +313,30 @@ func (q *QP) pastLimit() bool {
 	return true
 }
 
+// sentBefore marks a packet that goes again, or beside its first transmission.
+func (q *QP) sentBefore(psn uint64, h *wire.Header) {
+	r := &q.req
+	if psn == r.twin {
+		//= MR-REL-048 MR-REL-064
+		h.Flags |= wire.FlagCopy
+		if r.twin == r.late {
+			h.Flags |= wire.FlagRetransmit
+		}
+		r.twin = 0
+		q.e.C.Twins++
+		return
+	}
+	r.rtx.pop()
+	r.ps.at(psn).queued = false
+	//= MR-REL-048
+	h.Flags |= wire.FlagRetransmit
+	q.e.C.Retransmits++
+	if psn == r.again {
+		//= MR-REL-065
+		r.again, r.twin = 0, psn
+	}
+}
+
 // fillRequest writes the headers of one request packet and says where its payload is.
 func (q *QP) fillRequest(j *txJob, h *wire.Header, op *transport.MemOp) {
 	r := &q.req
@@ -321,24 +345,8 @@ func (q *QP) fillRequest(j *txJob, h *wire.Header, op *transport.MemOp) {
 	if fresh {
 		q.takeNext()
 		q.wantTwin(psn)
-	} else if psn == r.twin {
-		//= MR-REL-048 MR-REL-064
-		h.Flags |= wire.FlagCopy
-		if r.twin == r.late {
-			h.Flags |= wire.FlagRetransmit
-		}
-		r.twin = 0
-		q.e.C.Twins++
 	} else {
-		r.rtx.pop()
-		r.ps.at(psn).queued = false
-		//= MR-REL-048
-		h.Flags |= wire.FlagRetransmit
-		q.e.C.Retransmits++
-		if psn == r.again {
-			//= MR-REL-065
-			r.again, r.twin = 0, psn
-		}
+		q.sentBefore(psn, h)
 	}
 	p := r.ps.at(psn)
 	p.out++

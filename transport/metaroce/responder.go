@@ -205,6 +205,47 @@ func (q *QP) fatalBlock() wire.RefusalBlock {
 	return wire.RefusalBlock{QPN: q.remoteQPN, PSN: serial.Trunc(q.rsp.fatalPSN), Code: q.rsp.fatal, InOrder: true}
 }
 
+// relaxes reports whether the last packet of a WRITE need not wait for its turn: its region says so, and no atomic may be
+// met.
+func (q *QP) relaxes(h *wire.Header, n uint32, inTurn bool) bool {
+	//= MR-MSG-022
+	return n > 0 && (h.Flags&wire.FlagAtomicPending == 0 || planted.Is(planted.RelaxedBypassesAtomic)) && h.Flags&wire.FlagTail != 0 && !inTurn &&
+		q.e.host.RelaxedKey(q.owner, h.RKey)
+}
+
+// holds reports whether a packet of a WRITE waits for its turn: the last one of a message, and each where the peer cannot
+// see whether it meets an atomic that has not run.
+func (q *QP) holds(h *wire.Header, n uint32, inTurn bool) bool {
+	if inTurn {
+		return false
+	}
+	//= MR-MSG-037
+	if h.Flags&wire.FlagAtomicPending != 0 && !planted.Is(planted.AliasBypassesAtomic) && q.e.host.ShiftedKeys(q.owner) {
+		return true
+	}
+	return h.Flags&wire.FlagTail != 0 && !planted.Is(planted.TailEarly) && !q.relaxes(h, n, inTurn)
+}
+
+// keep copies a payload that waits for its turn, and returns its buffer; 0 when there is none, which the peer is told.
+func (q *QP) keep(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet) int32 {
+	e := q.e
+	//= MR-MSG-027 MR-MSG-028
+	held := e.held.get()
+	switch {
+	case held != 0:
+		copy(e.held.bytes(held), payload)
+		e.C.HeldPackets++
+	case planted.Is(planted.HeldFullAcked):
+		e.C.HeldFull++
+		a.accept(rp, h, p)
+	default:
+		e.C.HeldFull++
+		e.C.RefusedLater++
+		a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseLater})
+	}
+	return held
+}
+
 // take accepts a packet that is new.
 func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.Packet, psn uint64) {
 	e, s := q.e, &q.rsp
@@ -228,27 +269,11 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 	}
 	inTurn := psn == s.arr
 	write := h.Op == wire.OpWrite || h.Op == wire.OpWriteImm
-	//= MR-MSG-022
-	relaxed := write && n > 0 && (h.Flags&wire.FlagAtomicPending == 0 || planted.Is(planted.RelaxedBypassesAtomic)) && tail && !inTurn && e.host.RelaxedKey(q.owner, h.RKey)
-	hold := write && tail && !inTurn && !relaxed && !planted.Is(planted.TailEarly)
-	//= MR-MSG-037
-	if write && !inTurn && h.Flags&wire.FlagAtomicPending != 0 && !planted.Is(planted.AliasBypassesAtomic) && e.host.ShiftedKeys(q.owner) {
-		hold = true // the peer cannot see whether it meets the atomic that has not run
-	}
+	hold, relaxed := write && q.holds(h, n, inTurn), write && q.relaxes(h, n, inTurn)
 	if hold && n > 0 && code == 0 {
-		//= MR-MSG-027 MR-MSG-028
-		if held = e.held.get(); held == 0 {
-			e.C.HeldFull++
-			if planted.Is(planted.HeldFullAcked) {
-				a.accept(rp, h, p)
-				return
-			}
-			e.C.RefusedLater++
-			a.refuse(rp, h, p, wire.RefusalBlock{QPN: q.remoteQPN, PSN: h.PSN, Code: wire.RefuseLater})
+		if held = q.keep(a, rp, h, payload, p); held == 0 {
 			return
 		}
-		copy(e.held.bytes(held), payload)
-		e.C.HeldPackets++
 	}
 	if planted.Is(planted.InvalidateAtArrival) && h.Op == wire.OpSendInv {
 		e.invalidate(q, h.Inv)
