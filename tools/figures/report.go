@@ -205,30 +205,34 @@ func Measure(ctx context.Context, ts []Task, workers int, done func(Row)) []Row 
 	for i := range ts {
 		rows[i] = ts[i].Row
 	}
+	var mu sync.Mutex
+	Each(ctx, len(ts), workers, func(i int) {
+		r := ts[i].Row
+		ts[i].run(&r)
+		mu.Lock()
+		defer mu.Unlock()
+		rows[i] = r
+		done(r)
+	})
+	return rows
+}
+
+// Each calls do for 0 to n-1 on several goroutines, until the context ends, and returns when all that began have ended.
+func Each(ctx context.Context, n, workers int, do func(i int)) {
 	next := make(chan int)
 	var wg sync.WaitGroup
-	var mu sync.Mutex
 	for range max(workers, 1) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
 			for i := range next {
-				r := ts[i].Row
-				ts[i].run(&r)
-				mu.Lock()
-				rows[i] = r
-				done(r)
-				mu.Unlock()
+				do(i)
 			}
 		}()
 	}
-	for i := range ts {
-		if ctx.Err() != nil {
-			break
-		}
+	for i := 0; i < n && ctx.Err() == nil; i++ {
 		next <- i
 	}
 	close(next)
 	wg.Wait()
-	return rows
 }

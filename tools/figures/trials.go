@@ -11,8 +11,8 @@ import (
 
 // The trials: rows of the design's simulations whose rules were kept, run with the real core, beside the simulator that
 // the design was tried with (ccsim, a model of the association layer alone). Both get the same world: planes of
-// 100 Gbit/s, a round trip of 8 µs, packets of 4 KiB, 4 or more leaves of 8 hosts, 8 spines a plane, drop-tail queues,
-// acknowledgements that share them and get lost like data.
+// 100 Gbit/s, a round trip of 8 µs, packets of 4 KiB, 4 or more leaves of 8 hosts, 8 spines a plane, drop-tail queues.
+// Acknowledgements get lost like data; ccsim's share its queues, the core's pass them and take the wire before it.
 
 // Trial is one row.
 type Trial struct {

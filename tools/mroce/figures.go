@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"slices"
@@ -64,15 +65,10 @@ func (e *env) figures(c *cli.Context) error {
 	if c.Context.Err() != nil {
 		rows = slices.DeleteFunc(rows, func(r figures.Row) bool { return r.Values == nil })
 	}
-	if c.Bool("json") {
-		j := json.NewEncoder(e.out)
-		for _, r := range rows {
-			if err := j.Encode(r); err != nil {
-				return err
-			}
-		}
-	} else {
+	if !c.Bool("json") {
 		e.figureTables(rows)
+	} else if err := lines(e.out, rows); err != nil {
+		return err
 	}
 	if dir := c.String("plot"); dir != "" {
 		files, err := figures.Plot(rows, dir)
@@ -83,6 +79,17 @@ func (e *env) figures(c *cli.Context) error {
 	}
 	if c.Context.Err() != nil {
 		return exitCode(fail.Stopped)
+	}
+	return nil
+}
+
+// lines writes values as JSON, a line each.
+func lines[T any](w io.Writer, all []T) error {
+	j := json.NewEncoder(w)
+	for _, x := range all {
+		if err := j.Encode(x); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"text/tabwriter"
 
 	"github.com/urfave/cli/v2"
@@ -28,37 +26,16 @@ func (e *env) trials(c *cli.Context) error {
 	}
 	rows := make([]figures.Result, len(ts))
 	step, done := e.progress(len(ts), "trials")
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for range max(c.Int("workers"), 1) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for i := range next {
-				rows[i] = ts[i].Run(c.Uint64("seed"))
-				step()
-			}
-		}()
-	}
-	for i := range ts {
-		if c.Context.Err() != nil {
-			break
-		}
-		next <- i
-	}
-	close(next)
-	wg.Wait()
+	figures.Each(c.Context, len(ts), c.Int("workers"), func(i int) {
+		rows[i] = ts[i].Run(c.Uint64("seed"))
+		step()
+	})
 	done()
 	rows = slices.DeleteFunc(rows, func(r figures.Result) bool { return r.Name == "" })
-	if c.Bool("json") {
-		j := json.NewEncoder(e.out)
-		for _, r := range rows {
-			if err := j.Encode(r); err != nil {
-				return err
-			}
-		}
-	} else {
+	if !c.Bool("json") {
 		e.trialTable(rows)
+	} else if err := lines(e.out, rows); err != nil {
+		return err
 	}
 	if c.Context.Err() != nil {
 		return exitCode(fail.Stopped)

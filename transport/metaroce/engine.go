@@ -48,7 +48,7 @@ type Config struct {
 	RespBuffers     int           // READ response packets kept until acknowledged
 	PSNWindow       int           // PSNs of a QP between the oldest unacknowledged and the newest
 	AckHold         mono.Duration // longest that an ack is held back, announced in HELLO; 0 = by the wires' noise
-	AcksWithData    bool          // acknowledgements travel in the class of data, not of control
+	AcksWithData    bool          // acknowledgements travel in the class of data, not of control (comparisons)
 	SeqSkip         float64       // chance that a path sequence is left out
 	FixedWindow     int           // bytes; not 0: no congestion control (tests)
 	TrimDSCP        uint8         // class of packets that a switch trimmed; 0 = none

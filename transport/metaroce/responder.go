@@ -214,8 +214,8 @@ func (q *QP) relaxes(h *wire.Header, n uint32, inTurn bool) bool {
 }
 
 // holds reports whether a packet of a WRITE waits for its turn: the last one of a message, and each where the peer cannot
-// see whether it meets an atomic that has not run.
-func (q *QP) holds(h *wire.Header, n uint32, inTurn bool) bool {
+// see whether it meets an atomic that has not run. Those that relaxes names do not come here.
+func (q *QP) holds(h *wire.Header, inTurn bool) bool {
 	if inTurn {
 		return false
 	}
@@ -223,7 +223,7 @@ func (q *QP) holds(h *wire.Header, n uint32, inTurn bool) bool {
 	if h.Flags&wire.FlagAtomicPending != 0 && !planted.Is(planted.AliasBypassesAtomic) && q.e.host.ShiftedKeys(q.owner) {
 		return true
 	}
-	return h.Flags&wire.FlagTail != 0 && !planted.Is(planted.TailEarly) && !q.relaxes(h, n, inTurn)
+	return h.Flags&wire.FlagTail != 0 && !planted.Is(planted.TailEarly)
 }
 
 // keep copies a payload that waits for its turn, and returns its buffer; 0 when there is none, which the peer is told.
@@ -269,7 +269,8 @@ func (q *QP) take(a *assoc, rp *rxPath, h *wire.Header, payload []byte, p *pkt.P
 	}
 	inTurn := psn == s.arr
 	write := h.Op == wire.OpWrite || h.Op == wire.OpWriteImm
-	hold, relaxed := write && q.holds(h, n, inTurn), write && q.relaxes(h, n, inTurn)
+	relaxed := write && q.relaxes(h, n, inTurn)
+	hold := write && !relaxed && q.holds(h, inTurn)
 	if hold && n > 0 && code == 0 {
 		if held = q.keep(a, rp, h, payload, p); held == 0 {
 			return

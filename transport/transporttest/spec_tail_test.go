@@ -62,14 +62,12 @@ func TestSpecAckClass(t *testing.T) {
 
 // TestSpecHastyProbes: where round trips are short, a plane that fell silent is probed after a few of them.
 func TestSpecHastyProbes(t *testing.T) {
-	s, _ := stream(t, Config{Seed: 3, Planes: 2}, 4096, 65536)
-	s.run(mono.Millisecond)
-	s.fate = func(x *sent) mono.Duration {
+	s, _ := planeDies(t, func(_ *script, x *sent) mono.Duration {
 		if x.Plane == 1 {
 			return lost
 		}
 		return 0
-	}
+	})
 	if !s.until(mono.Millisecond, func() bool { return plane(s, 1).State == "probing" }) {
 		t.Fatal("the plane is not taken as failed")
 	}
