@@ -1,6 +1,7 @@
 package rocev2_test
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/metaroce/metaroce/internal/mono"
@@ -8,6 +9,7 @@ import (
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/rocev2"
+	"github.com/metaroce/metaroce/transport/transporttest"
 	"github.com/metaroce/metaroce/transport/wire/ib"
 )
 
@@ -220,6 +222,52 @@ func TestOrderOfOpcodes(t *testing.T) {
 		if h.Op != ib.Ack || h.Syndrome != ib.NakInvalid || int(h.PSN) != len(ps)-1 {
 			t.Errorf("%s: answer %v %02x for PSN %d", x.name, h.Op, h.Syndrome, h.PSN)
 		}
+	}
+}
+
+// TestDuplicateAfterFailure: what was accepted behind a request that fails is forgotten, and says nothing of what may be
+// acknowledged again before it.
+func TestDuplicateAfterFailure(t *testing.T) {
+	w := newWorld(config{link: usual()})
+	_, q := w.connect(w.nodes[0], w.nodes[1], options{mtu: 1024, rd: 2})
+	q.n.Keys[7] = transporttest.Key{Lo: 0, Hi: 4096, Write: true, Read: true, Atomic: true}
+	q.recv(1, 0, 100)
+	var ps []pkt.Packet
+	for i, h := range []ib.Header{{Op: ib.FetchAdd, RKey: 7}, {Op: ib.FetchAdd, RKey: 7}, {Op: ib.SendOnly}, {Op: ib.WriteOnly, RKey: 8, Len: 8},
+		{Op: ib.FetchAdd, RKey: 7}} {
+		h.PSN, h.PKey, h.DestQP = serial.PSN(i), ib.PKeyDefault, q.Number()
+		ps = append(ps, craft(w, q, h, int(h.Len)))
+	}
+	b := pkt.NewBatch(8, packetMax)
+	answers := func(in ...pkt.Packet) (a []ib.Header) {
+		q.n.e.HandlePackets(w.now, in)
+		for range 5 {
+			w.now = w.now.Add(mono.Microsecond)
+			b.Reset()
+			q.n.e.Transmit(w.now, b)
+			for i := range b.N {
+				var h ib.Header
+				ib.Decode(b.Pkts[i].Data, &h)
+				a = append(a, h)
+			}
+		}
+		return a
+	}
+	first, send := bytes.Clone(ps[0].Data), ps[2]
+	send.Data = bytes.Clone(send.Data)
+	if a := answers(ps[:3]...); len(a) < 2 { // so that the next one may come
+		t.Fatalf("answers %+v", a)
+	}
+	if a := answers(ps[3:]...); len(a) == 0 || a[len(a)-1].Syndrome != ib.NakAccess || a[len(a)-1].PSN != 3 {
+		t.Fatalf("answers %+v", a)
+	}
+	if a := answers(send); len(a) != 1 || a[0].Op != ib.Ack || a[0].Syndrome.IsNak() || a[0].PSN != 2 {
+		t.Errorf("the SEND again: %+v", a)
+	}
+	again := ps[0]
+	again.Data = first
+	if a := answers(again); len(a) != 0 { // two are remembered, and a later one came
+		t.Errorf("an atomic that is remembered no more: %+v", a)
 	}
 }
 

@@ -30,6 +30,9 @@ type resource struct {
 	replay      bool
 }
 
+// none is a place in the ring that is nobody's: answered, and no PSN is its own.
+var none = resource{at: 1}
+
 // responder is the receiving half of a QP.
 type responder struct {
 	exp     uint64 // next PSN in order
@@ -78,7 +81,7 @@ func (s *responder) remember(maxRd int) {
 	old := s.res
 	s.res = make([]resource, n)
 	for i := range s.res {
-		s.res[i].at = 1 // beyond its end: answered, and none's
+		s.res[i] = none
 	}
 	for k := s.nres - min(s.nres, uint64(min(n, len(old)))); k < s.nres; k++ {
 		*s.at(k) = old[k%uint64(len(old))]
@@ -391,6 +394,7 @@ func (q *QP) enterFatal(j *job) {
 	for s.nres > s.oldest() && s.at(s.nres-1).first >= j.psn { // accepted behind it, or itself
 		s.nres--
 		s.low = min(s.low, s.nres)
+		*s.at(s.nres) = none // its place counts as an older one's now, whose answer is forgotten
 	}
 	q.state = StateErr
 	if r := j.recv; r != nil {
