@@ -51,13 +51,15 @@ func New(cfg Config) (*NIC, error) {
 		rnd:     rng.New(cfg.Seed, "device "+cfg.Name),
 		qps:     map[uint32]*QP{},
 		groups:  map[netip.Addr]int{},
-		lastQPN: 0x10,
 		batch:   pkt.NewBatch(pkt.Burst, cfg.packetMax()),
 		loop:    make([]pkt.Packet, 0, pkt.Burst),
 		rx:      make([]pkt.Packet, pkt.Burst*len(cfg.Ports)),
 		onEvent: func(transport.Event) {},
 	}
-	n.keys.init(n.rnd)
+	ids := rng.New(cfg.Seed^cfg.Instance, "numbers "+cfg.Name)
+	//= MR-QP-013
+	n.lastQPN = firstQPN + ids.Uint32()%(lastQPN-firstQPN)
+	n.keys.init(ids)
 	n.dma.init()
 	ec := EngineConfig{NICID: cfg.GUID, Instance: cfg.Instance, Seed: n.rnd.Uint64(), Secret: cfg.Secret, Addrs: cfg.Addrs, PacketMax: cfg.packetMax(), Policy: cfg.Transport}
 	for i, p := range cfg.Ports {

@@ -153,13 +153,16 @@ func (c *Context) unbind(w *queue) {
 	}
 }
 
+// Numbers of connected QPs: the lowest and the one behind the highest. What is below is for special QPs.
+const firstQPN, lastQPN = 0x11, 0xFFFFFF
+
 // newQPN hands out numbers in order, so that a number comes back as late as possible.
 func (n *NIC) newQPN() uint32 {
 	for {
 		//= MR-QP-006 MR-COEX-003
 		n.lastQPN++
-		if n.lastQPN >= 0xFFFFFF {
-			n.lastQPN = 0x11
+		if n.lastQPN >= lastQPN {
+			n.lastQPN = firstQPN
 		}
 		if n.qps[n.lastQPN] == nil {
 			return n.lastQPN

@@ -2,9 +2,11 @@ package device_test
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
 
 	"github.com/metaroce/metaroce/device"
+	"github.com/metaroce/metaroce/device/devicetest"
 	"github.com/metaroce/metaroce/device/hostq"
 	"github.com/metaroce/metaroce/transport"
 )
@@ -77,6 +79,25 @@ func TestSpecNumbers(t *testing.T) {
 		if _, err := a.ctx.DestroyQP(q.Handle()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestSpecNumbersOfInstances: a NIC that was started again gives out other numbers and keys than before.
+func TestSpecNumbersOfInstances(t *testing.T) {
+	seen := map[uint32]bool{}
+	for i := range uint64(20) {
+		x, _ := devicetest.NewWire(4300)
+		n, err := device.New(device.Config{Name: "a/mr0", Dev: "mr0", Seed: 1, Instance: i + 1, Ports: []device.Port{x}, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := newProg(t, n)
+		q := must(p.ctx.CreateQP(&hostq.CreateQP{PD: p.pd, Type: 2, SendCQ: p.cq, RecvCQ: p.cq}))(t)
+		//= MR-QP-013 MR-QP-006
+		if k := q.QPN(); k < 2 || k >= 0xFFFFFF || seen[k] || seen[p.mr.Key()] {
+			t.Errorf("instance %d: number %#x, key %#x", i+1, k, p.mr.Key())
+		}
+		seen[q.QPN()], seen[p.mr.Key()] = true, true
 	}
 }
 

@@ -243,7 +243,8 @@ func (w *World) restart(n *node) {
 				continue
 			}
 			e.finish("the peer's machine was started again")
-			c.slot[i].there = false
+			w.nextQPN += uint32(1 + w.rnd.IntN(3)) // an instance begins with numbers of its own
+			c.slot[i].there, c.slot[i].num = false, w.nextQPN
 		}
 	}
 	n.start(n.instance + 10)

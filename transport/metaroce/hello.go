@@ -199,6 +199,7 @@ func (a *assoc) firstRTT() {
 func (a *assoc) firstClock(ts uint32) {
 	if !a.havePeTS {
 		a.peerTS, a.havePeTS, a.peerAt, a.leapAt = ts, true, a.e.lastCall, 0
+		a.boundLives()
 	}
 }
 

@@ -35,18 +35,32 @@ func (e *Engine) endLife(qpn uint32) {
 
 // beginLife notes which packets of the peer belong to a former life of the QP number, if it had one of late.
 func (q *QP) beginLife() {
-	e, a := q.e, q.a
-	at, ok := e.former[q.qpn]
+	at, ok := q.e.former[q.qpn]
 	//= MR-MSG-095
-	q.minTS, q.haveMinTS = a.latest()
-	q.haveMinTS = q.haveMinTS && ok && e.now.Sub(at) <= lateWord
+	q.lived = ok && q.e.now.Sub(at) <= lateWord
+	q.boundLife()
+}
+
+// boundLife takes the bound, where anything is known of the peer's clock.
+func (q *QP) boundLife() {
+	if q.lived && !q.haveMinTS {
+		q.minTS, q.haveMinTS = q.a.latest()
+	}
+}
+
+// boundLives does so for the QPs that began before anything was known.
+func (a *assoc) boundLives() {
+	for _, q := range a.qps {
+		//= MR-MSG-095
+		q.boundLife()
+	}
 }
 
 // before reports whether the peer sent something before this life of the QP number began. What is older than packets can
 // be in the network is not asked about: stamps wrap.
 func (q *QP) before(ts uint32) bool {
-	if q.haveMinTS && q.e.now.Sub(q.boundAt) > lateWord {
-		q.haveMinTS = false
+	if q.lived && q.e.now.Sub(q.boundAt) > lateWord {
+		q.lived, q.haveMinTS = false, false
 	}
 	return q.haveMinTS && serial.U32(ts).Less(serial.U32(q.minTS))
 }

@@ -79,6 +79,7 @@ type QP struct {
 	due        mono.Time
 	minTS      uint32 // packets with an older peer clock belong to a former life
 	haveMinTS  bool
+	lived      bool      // its number had a former life of late
 	boundAt    mono.Time // when it became able to receive
 
 	req requester
@@ -177,7 +178,7 @@ func (q *QP) rebind(local, remote netip.Addr) bool {
 	}
 	q.a = a
 	a.attach(q)
-	q.haveMinTS = false // the peer's clock may be another one there; the connection goes on
+	q.lived, q.haveMinTS = false, false // the peer's clock may be another one there; the connection goes on
 	for i := range old.planes {
 		old.planes[i].abandon(q)
 	}
@@ -284,7 +285,7 @@ func (q *QP) clear() {
 	sq := q.req.sq
 	//= MR-MSG-096 MR-REL-033 MR-QP-025 MR-QP-026
 	q.inc++
-	q.state, q.a, q.talked, q.served, q.haveMinTS = StateReset, nil, false, false, false
+	q.state, q.a, q.talked, q.served, q.lived, q.haveMinTS = StateReset, nil, false, false, false, false
 	q.req = requester{sq: sq, ps: ring[pst]{s: q.req.ps.s}, rdRing: q.req.rdRing, seen: ring[bool]{s: q.req.seen.s}, stop: never64}
 	q.rsp = responder{slots: ring[slot]{s: q.rsp.slots.s}, wrote: ring[wroteBlock]{s: q.rsp.wrote.s}, bound: ring[*transport.RecvWR]{s: q.rsp.bound.s}, resps: ring[respPkt]{s: q.rsp.resps.s}, reads: q.rsp.reads}
 	q.rsp.bound.init(firstSSN)

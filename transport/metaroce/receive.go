@@ -217,7 +217,11 @@ func (a *assoc) notePeerClock(ts uint32) bool {
 			return true
 		}
 	}
+	knew := a.havePeTS && past <= clockTrust
 	a.peerTS, a.havePeTS, a.peerAt, a.leapAt = ts, true, now, 0
+	if !knew {
+		a.boundLives()
+	}
 	return true
 }
 

@@ -230,6 +230,31 @@ func TestSpecFormerLife(t *testing.T) {
 	}
 }
 
+// TestSpecFormerLifeNewClock: nothing is known of the peer's clock when the life of a number begins that ended just now;
+// what the peer sent before still does not belong to it.
+func TestSpecFormerLifeNewClock(t *testing.T) {
+	f, q := receiver(t, Config{Seed: 6})
+	f.deliver(f.write(q, 0, "TA", 0, 7, bytesOf(1, 8)))
+	f.hello.Instance++
+	f.seq = map[uint16]uint32{0: 500}
+	f.w.Now = f.w.Now.Add(mono.Microsecond)
+	f.hello.Cookie = of(f.say(wire.HelloInit, 0), wire.OpHello)[0].Hello.Cookie
+	old := f.write(q, 0, "TA", 8, 7, bytesOf(7, 8)) // the new instance is up already
+	f.w.Now = f.w.Now.Add(mono.Microsecond)
+	q.Reset(f.w.Now)
+	q.ToInit()
+	f.join(q, QPOptions{Timeout: 22})
+	f.say(wire.HelloConfirm, 0)
+	//= MR-MSG-095
+	f.want("an old request", f.deliver(old), old, "LATER")
+	if f.n.Mem[8] != 0 {
+		t.Error("an old request writes")
+	}
+	f.w.Now = f.w.Now.Add(15 * mono.Millisecond)
+	p := f.write(q, 0, "TA", 8, 7, bytesOf(2, 8))
+	f.want("a new request", f.deliver(p), p, "ack")
+}
+
 // TestSpecOldFailure: a failure is repeated, but not once its QP has ended: the peer's number may have a new life by then.
 func TestSpecOldFailure(t *testing.T) {
 	f, q := receiver(t, Config{Seed: 6})
