@@ -26,6 +26,9 @@ skip() {
     [ "${MR_TEST_REQUIRE:-}" != all ] || { say "   MR_TEST_REQUIRE=all: a skip is a failure"; exit 1; }
 }
 
+# fails TEXT…: what failed, a line each; repeated at the end, where the reader of a long log looks first.
+fails() { printf 'fail: %s: %s\n' "$job" "$*" >>"$MR_COUNTS"; }
+
 # count PASSED FAILED: for checks that are not Go tests.
 count() { printf '%s %s 0\n' "$1" "$2" >>"$MR_COUNTS"; }
 
@@ -119,8 +122,13 @@ job_sim() {
     say "   seeds from $first on"
     mkdir -p build/bin
     "$go" build -o build/bin/mroce ./tools/mroce
-    build/bin/mroce vopr --seeds 2000 --seed "$first"
-    build/bin/mroce vopr --seeds 500 --seed "$first" --transport rocev2
+    local t
+    for t in "2000 metaroce" "500 rocev2"; do
+        build/bin/mroce vopr --seeds "${t% *}" --seed "$first" --transport "${t#* }" 2>&1 | tee "$out/vopr.log" && continue
+        grep -aE '^seed |^ +again:' "$out/vopr.log" | cut -c-300 | while IFS= read -r line; do fails "$line"; done
+        count 0 1
+        exit 1
+    done
     count 2 0
     gotest -timeout 15m -count=1 -run 'TestRandom$' ./transport/transporttest -args -seeds 500 -seed "$first"
 }
@@ -203,7 +211,8 @@ main() {
     done
     say "=== minutes"
     printf '%s\n' "${rows[@]}"
-    grep '^skip:' "$MR_COUNTS" | sort -u || true
+    grep -a '^skip:' "$MR_COUNTS" | sort -u || true
+    grep -a '^fail:' "$MR_COUNTS" || true
     # In the words of the usual test runners, so that people and programs find it.
     awk -v jobs_failed=${#failed[@]} -v secs=$((SECONDS - began)) '/^[0-9]/ {p += $1; f += $2; s += $3}
         END {if (f < jobs_failed) f = jobs_failed; printf "=== %d passed, %d failed, %d skipped in %d.00s ===\n", p, f, s, secs}' "$MR_COUNTS"

@@ -33,6 +33,7 @@ type report struct {
 	output                  map[string][]string // package + test → its lines
 	failedIn                map[string]bool     // packages with a failed test
 	skips                   []string
+	fails                   []string // a line each
 	short                   bool // run with -short: leaving out what is slow is what it is for
 }
 
@@ -115,6 +116,7 @@ func (r *report) handle(e event) {
 	case e.Action == "fail" && e.Test != "":
 		r.failed++
 		r.failedIn[e.Package] = true
+		r.fails = append(r.fails, fmt.Sprintf("fail: %s %s: %s", e.Package, e.Test, reason(r.output[key])))
 		fmt.Fprintf(r.out, "--- %s %s\n%s", e.Package, e.Test, strings.Join(r.output[key], ""))
 		delete(r.output, key)
 	case e.Action == "fail":
@@ -136,6 +138,7 @@ func (r *report) handle(e event) {
 func (r *report) failPackage(e event) {
 	if !r.failedIn[e.Package] {
 		r.failed++
+		r.fails = append(r.fails, fmt.Sprintf("fail: %s: the package did not build, or ended by itself", e.Package))
 	}
 	for _, key := range slices.Sorted(maps.Keys(r.output)) {
 		if strings.HasPrefix(key, e.Package+" ") {
@@ -145,7 +148,7 @@ func (r *report) failPackage(e event) {
 	}
 }
 
-// reason picks the words given to t.Skip out of a test's output: "    file.go:12: words".
+// reason picks the last words given to t.Skip or t.Error out of a test's output: "    file.go:12: words".
 func reason(lines []string) string {
 	for _, l := range slices.Backward(lines) {
 		l = strings.TrimSpace(l)
@@ -173,7 +176,7 @@ func appendCounts(path string, r *report) error {
 		return err
 	}
 	fmt.Fprintln(f, r.passed, r.failed, r.skipped)
-	for _, s := range r.skips {
+	for _, s := range append(r.skips, r.fails...) {
 		fmt.Fprintln(f, s)
 	}
 	return f.Close()

@@ -42,4 +42,10 @@ tests: 1 passed, 3 failed, 1 skipped
 	if out.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", out.String(), want)
 	}
+	const fails = `fail: p TestA: not equal
+fail: q: the package did not build, or ended by itself
+fail: r: the package did not build, or ended by itself`
+	if got := strings.Join(r.fails, "\n"); got != fails {
+		t.Errorf("got:\n%s\nwant:\n%s", got, fails)
+	}
 }
