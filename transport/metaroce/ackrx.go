@@ -222,9 +222,7 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 		pl.cwnd = pl.win.Window()
 		return
 	}
-	if now.Sub(e.stalledAt) > span+2*stampUnit { // else more time has passed than our clock says
-		a.noteCeiling(a.peerTS, rtt)
-	}
+	a.noteAnswer(span, rtt)
 	update := func(s, v *mono.Duration, shift uint) {
 		if *v == 0 { // first sample
 			*s, *v = rtt, max(rtt/2, 1)

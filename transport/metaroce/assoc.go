@@ -51,6 +51,8 @@ type assoc struct {
 	havePeer         bool
 	former           uint64    // instance of the same NIC before this one
 	formerAt         mono.Time // when it was replaced, by the caller's clock; 0 = there was none
+	newTS            uint32    // of the HELLO that told of the present instance or tag
+	newAt            mono.Time // when it came, by the caller's clock; 0 = long ago, or there was none before
 	cookie           [16]byte
 	haveCookie       bool
 	helloTries       int

@@ -11,6 +11,7 @@ type Counters struct {
 	DropTag, DropAddr, DropPlane                  uint64                // no such association, wrong sender, plane beyond ours
 	DropOld, DropDup, DropPathID                  uint64                // path sequence too old, seen already, no such path
 	DropLeap                                      uint64                // stamped later than the peer's clock can be
+	DropFormer                                    uint64                // of the peer's instance, or tag, before this one
 	DropAge                                       uint64                // older than the age limit by its timestamp
 	DropBusy, DropAhead, DropStaleQP, DropOps     uint64                // copy of a packet in work, beyond the PSN window, of a former life of the QP, no room to work
 	DropResponse                                  uint64                // response to nobody

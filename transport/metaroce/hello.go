@@ -141,7 +141,7 @@ func (e *Engine) onHello(p *pkt.Packet, mph *wire.Header, payload []byte) {
 		}
 		//= MR-ASC-010
 		if a := e.byTag[h.EchoTag]; a != nil && a.remote == p.Src && a.state != assocIdle {
-			a.takePeer(&h)
+			a.takePeer(&h, mph.TS)
 			a.firstClock(mph.TS)
 		}
 	default:
@@ -175,7 +175,7 @@ func (e *Engine) onHelloConfirm(p *pkt.Packet, h *wire.Hello, ts uint32) {
 	}
 	e.enliven(a)
 	a.lastUse = e.now
-	if a.takePeer(h) {
+	if a.takePeer(h, ts) {
 		//= MR-ASC-009
 		e.sendHello(a, wire.HelloAccept, int(p.Plane), h.Tag)
 		a.firstClock(ts)
@@ -204,8 +204,8 @@ func (a *assoc) firstClock(ts uint32) {
 }
 
 // takePeer brings the association up with what the peer said, or recognises a restart. It reports false for what a
-// former instance said and the network kept for a while.
-func (a *assoc) takePeer(h *wire.Hello) bool {
+// former instance said and the network kept for a while. ts is the HELLO's stamp.
+func (a *assoc) takePeer(h *wire.Hello, ts uint32) bool {
 	switch {
 	case !a.havePeer:
 		a.adopt(h)
@@ -215,13 +215,15 @@ func (a *assoc) takePeer(h *wire.Hello) bool {
 	//= MR-ASC-043 MR-ASC-044 MR-ASC-045
 	case a.peerID != h.NICID || a.peerInst != h.Instance:
 		a.former, a.formerAt = a.peerInst, a.e.lastCall
-		if a.peerID != h.NICID { // two NICs may take turns at an address
-			a.formerAt = 0
+		a.newTS, a.newAt = ts, a.e.lastCall
+		if a.peerID != h.NICID { // two NICs may take turns at an address; their clocks have nothing in common
+			a.formerAt, a.newAt = 0, 0
 		}
 		a.restarted()
 		a.adopt(h)
 	//= MR-ASC-046
 	case a.txTag != h.Tag: // the same instance, which has forgotten the association: its paths begin anew
+		a.newTS, a.newAt = ts, a.e.lastCall
 		a.rx.init(a)
 		a.adopt(h)
 	}

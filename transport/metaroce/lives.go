@@ -65,6 +65,24 @@ func (q *QP) before(ts uint32) bool {
 	return q.haveMinTS && serial.U32(ts).Less(serial.U32(q.minTS))
 }
 
+// beforeHello reports whether the peer sent something before the HELLO that told of its present instance or tag: then the
+// former one did, under the tag of ours that both know. What is older than packets can be in the network is not asked about.
+func (a *assoc) beforeHello(ts uint32) bool {
+	if a.e.lastCall.Sub(a.newAt) > lateWord {
+		a.newAt = 0
+		return false
+	}
+	d := stampSpan(ts, a.newTS)
+	return d > 0 && d <= lateWord
+}
+
+// noteAnswer takes a bound of the peer's clock from an answer that came span after its question, of which rtt was on the way.
+func (a *assoc) noteAnswer(span, rtt mono.Duration) {
+	if a.e.now.Sub(a.e.stalledAt) > span+2*stampUnit { // else more time has passed than our clock says
+		a.noteCeiling(a.peerTS, rtt)
+	}
+}
+
 // noteCeiling bounds the peer's clock from above: the answer that has just come with stamp ts, or an older one, took rtt in
 // all, so the clock cannot have gone on for longer than that since it was sent. A clock that stands still, as ours does with its loop, only falls
 // behind the bound.

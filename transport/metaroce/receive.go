@@ -145,6 +145,11 @@ func (e *Engine) receive(p *pkt.Packet) {
 		e.C.DropTag++
 		return
 	}
+	//= MR-ASC-048
+	if a.newAt != 0 && a.beforeHello(h.TS) {
+		e.C.DropFormer++
+		return
+	}
 	e.enliven(a)
 	if !a.notePeerClock(h.TS) {
 		e.C.DropLeap++
@@ -310,6 +315,9 @@ func (e *Engine) onProbeAck(a *assoc, p *pkt.Packet, h *wire.Header, payload []b
 	//= MR-PATH-052
 	if x := e.probes.find(pr.ID); x != nil {
 		if x.a == a && !x.queued && x.kind != probeMove && x.p.pl.idx == int(pr.Plane) && pr.Plane == p.Plane {
+			if !x.done {
+				a.noteAnswer(e.now.Sub(x.sent), e.now.Sub(x.sent))
+			}
 			a.planes[pr.Plane].heardNow()
 			e.probes.end(e, x, true)
 		}

@@ -382,6 +382,37 @@ func TestSpecRestart(t *testing.T) {
 	}
 }
 
+// TestSpecFormerPackets: what the peer sent before the HELLO that told of its new instance or tag is dropped: it would be
+// taken for the beginning of the new one's paths.
+func TestSpecFormerPackets(t *testing.T) {
+	for _, restart := range []bool{true, false} {
+		f := newForge(t, Config{Seed: 1})
+		f.n.Keys[7] = Key{0, 1 << 20, true, true, true, false}
+		q := f.qp(QPOptions{Timeout: 22})
+		f.deliver(f.write(q, 0, "TA", 0, 7, bytesOf(1, 10)))
+		f.seq = map[uint16]uint32{0: 1 << 31}
+		late := []pkt.Packet{f.write(q, 1, "TA", 0, 7, bytesOf(2, 10)), f.ack(acked{})}
+		f.seq = map[uint16]uint32{0: 1000}
+		if restart {
+			f.hello.Instance++
+		} else {
+			f.hello.Tag++
+		}
+		f.w.Now = f.w.Now.Add(mono.Microsecond)
+		f.meet()
+		psn := uint32(1)
+		if restart {
+			q, psn = f.qp(QPOptions{Timeout: 22}), 0
+		}
+		//= MR-ASC-048
+		if xs := of(f.deliver(late...), wire.OpAck); len(xs) != 0 || f.n.E.C.DropFormer != 2 || f.n.Mem[0] == 2 {
+			t.Errorf("restart %v: %d dropped, answers %v", restart, f.n.E.C.DropFormer, xs)
+		}
+		p := f.write(q, psn, "TA", 0, 7, bytesOf(3, 10))
+		f.want("the first packet after it", f.deliver(p), p, "ack")
+	}
+}
+
 // TestSpecLateWord: a HELLO of the instance that is gone, held back by the network, brings nothing back.
 func TestSpecLateWord(t *testing.T) {
 	f := newForge(t, Config{Seed: 1})

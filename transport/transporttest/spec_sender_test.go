@@ -239,12 +239,16 @@ func TestSpecFormerLifeNewClock(t *testing.T) {
 	f.seq = map[uint16]uint32{0: 500}
 	f.w.Now = f.w.Now.Add(mono.Microsecond)
 	f.hello.Cookie = of(f.say(wire.HelloInit, 0), wire.OpHello)[0].Hello.Cookie
+	confirm := f.hello
+	confirm.Stage = wire.HelloConfirm
+	hello := f.helloPacket(confirm, 0)
+	f.w.Now = f.w.Now.Add(mono.Microsecond)
 	old := f.write(q, 0, "TA", 8, 7, bytesOf(7, 8)) // the new instance is up already
 	f.w.Now = f.w.Now.Add(mono.Microsecond)
 	q.Reset(f.w.Now)
 	q.ToInit()
 	f.join(q, QPOptions{Timeout: 22})
-	f.say(wire.HelloConfirm, 0)
+	f.deliver(hello)
 	//= MR-MSG-095
 	f.want("an old request", f.deliver(old), old, "LATER")
 	if f.n.Mem[8] != 0 {
