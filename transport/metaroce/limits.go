@@ -22,6 +22,8 @@ const (
 	timeWidenMax  = 4.0                   // the time rule: up to five times its width
 	probesGood    = 2                     // answered in a row that bring a path back
 	silentLossy   = 0.02                  // share lost from which silence takes four times as many
+	silentGrant   = 4 * maxPayload        // a grant below it says that many share the receiver
+	silentPatient = 4                     // so many times longer is waited then
 	silentPackets = 3                     // packets without any answer that make a plane suspect: one or two get lost by chance
 	rdMax         = 128                   // READs and atomics outstanding, largest max_rd_atomic
 	defaultWindow = 256 << 10

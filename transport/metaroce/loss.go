@@ -162,6 +162,9 @@ func (a *assoc) silentPlanes() {
 			continue
 		}
 		d := pl.silence()
+		if pl.grant < silentGrant || a.rttvar > a.srtt/4 { // a queue that is full for many senders looks like this, too
+			d *= silentPatient
+		}
 		if now.Sub(pl.askedAt) < d {
 			continue
 		}

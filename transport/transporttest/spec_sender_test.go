@@ -334,6 +334,47 @@ func TestSpecWindows(t *testing.T) {
 	}
 }
 
+// TestSpecPatient: where the receiver grants little, a plane may be silent for longer: its queue is full for many senders.
+func TestSpecPatient(t *testing.T) {
+	silence := func(grant uint32) (d mono.Duration) {
+		f := newStranger(t, Config{Seed: 7, Planes: 2, Engine: func(c *metaroce.Config) { c.FixedWindow = 50_000 }})
+		f.meet()
+		q := f.qp(QPOptions{MTU: 1024, Timeout: 22})
+		for range 16 {
+			q.Send(WR{Op: transport.OpWrite, N: 1 << 20})
+		}
+		const rtt = 8 * mono.Microsecond
+		xs := f.collect()
+		round := func(dead int) {
+			f.w.Now = f.w.Now.Add(rtt)
+			var heard []*sent
+			for _, x := range data(xs) {
+				if int(x.Plane) != dead {
+					heard = append(heard, x)
+				}
+			}
+			a := acked{Planes: []wire.PlaneBlock{{Plane: 0, Grant: grant}, {Plane: 1, Grant: grant}}}
+			for _, x := range heard {
+				a.Paths = append(a.Paths, wire.PathBlock{Path: x.Path, Highest: x.Seq, Echo: x.TS})
+			}
+			xs = f.deliver(f.ack(a))
+		}
+		for range 60 { // until round trips are known well
+			round(-1)
+		}
+		for f.n.E.Assocs()[0].Planes[1].State == "active" && d < mono.Millisecond {
+			round(1)
+			d += rtt
+		}
+		return d
+	}
+	much, little := silence(100_000), silence(16_000)
+	//= MR-PATH-030
+	if much < 8*mono.Microsecond || much > 80*mono.Microsecond || little < 3*much || little > 6*much {
+		t.Errorf("a silent plane fails after %v, with a small grant after %v", much, little)
+	}
+}
+
 // TestSpecTurns: QPs are served in turn, a few packets each, and one that may not send holds nobody up.
 func TestSpecTurns(t *testing.T) {
 	f, _ := receiver(t, Config{Seed: 8, Engine: func(c *metaroce.Config) { c.FixedWindow = 1 << 20 }})
