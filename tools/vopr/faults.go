@@ -8,6 +8,9 @@ func (w *World) act() {
 	r := w.rnd
 	c := w.conns[r.IntN(len(w.conns))]
 	e := c.end[r.IntN(2)]
+	if e.n.stuck > w.now { // a NIC's loop takes up what its programs ask for, too
+		return
+	}
 	switch v := r.IntN(100); {
 	case v < 70:
 		for range 1 + r.IntN(6) {

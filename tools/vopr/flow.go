@@ -30,6 +30,7 @@ type end struct {
 	s       *slot
 	n       *node
 	peer    *end
+	num     uint32 // the QP's number in this life: what the peer was told
 	psn     uint32 // first, of what it sends
 	out, in *flow
 	up      bool // connected

@@ -33,7 +33,11 @@ func (s *slot) create() {
 func (c *conn) connect() {
 	w := c.slot[0].n.w
 	for _, s := range c.slot {
-		if ready := s.n.started.Add(w.lifetime()); s.n.started != 0 && ready > w.now { // machines take longer to start than packets to arrive
+		ready := s.n.stuck
+		if s.n.started != 0 { // machines take longer to start than packets to arrive
+			ready = max(ready, s.n.started.Add(w.lifetime()))
+		}
+		if ready > w.now {
 			c.at = ready
 			w.after(ready.Sub(w.now), c.connect)
 			return
@@ -46,7 +50,7 @@ func (c *conn) connect() {
 		if !s.there { // its machine was started again meanwhile
 			s.create()
 		}
-		e := &end{c: c, s: s, n: s.n}
+		e := &end{c: c, s: s, n: s.n, num: s.num}
 		e.psn = w.rnd.Uint32() & 0xFFFFFF
 		if w.plan.has(Wrap) {
 			e.psn = 0xFFFFFF - uint32(w.rnd.IntN(40))
@@ -67,8 +71,8 @@ func (c *conn) connect() {
 	a.out = w.newFlow(a, b)
 	b.out = w.newFlow(b, a)
 	a.in, b.in = b.out, a.out
-	w.tr("connection %d, life %d: n%d QP %#x psn %#x and n%d QP %#x psn %#x, flows %d and %d", c.id, c.life, a.n.i, a.s.num, a.psn,
-		b.n.i, b.s.num, b.psn, a.out.id, b.out.id)
+	w.tr("connection %d, life %d: n%d QP %#x psn %#x and n%d QP %#x psn %#x, flows %d and %d", c.id, c.life, a.n.i, a.num, a.psn,
+		b.n.i, b.num, b.psn, a.out.id, b.out.id)
 	first, second := a, b
 	if w.rnd.IntN(2) == 0 {
 		first, second = b, a
@@ -94,8 +98,12 @@ func (e *end) join() {
 	if e.over || e.up || e.errored {
 		return
 	}
+	if e.n.stuck > e.n.w.now {
+		e.n.w.after(e.n.stuck.Sub(e.n.w.now), e.join)
+		return
+	}
 	p := &e.n.w.plan
-	e.up = e.s.qp.Connect(e.n.clock(), Connection{Local: e.n.addr, Remote: e.peer.n.addr, RemoteQPN: e.peer.s.num, SQPSN: e.psn, RQPSN: e.peer.psn,
+	e.up = e.s.qp.Connect(e.n.clock(), Connection{Local: e.n.addr, Remote: e.peer.n.addr, RemoteQPN: e.peer.num, SQPSN: e.psn, RQPSN: e.peer.psn,
 		MTU: p.MTU, Rd: p.Rd, MinRNR: p.MinRNR, Timeout: p.Timeout, Retry: p.Retry, RNR: p.RNR})
 	if !e.up {
 		fail("P13", "no room for another peer")
@@ -204,7 +212,7 @@ func (c *conn) broken() bool {
 // again ends both ends and connects them again, some when nothing of them can be in the network any more.
 func (c *conn) again() {
 	w := c.slot[0].n.w
-	if c.at != 0 {
+	if c.at != 0 || c.slot[0].n.stuck > w.now || c.slot[1].n.stuck > w.now {
 		return
 	}
 	for _, e := range c.end {

@@ -116,7 +116,7 @@ func (w *World) heal() {
 	w.tr("healed")
 	w.healed = true
 	for _, n := range w.nodes {
-		n.free = mono.Min(n.free, w.now)
+		n.free, n.stuck = mono.Min(n.free, w.now), 0
 		for p := range n.portDown {
 			if n.portDown[p] {
 				w.port(n, p, false)

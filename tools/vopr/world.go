@@ -59,6 +59,7 @@ type node struct {
 	eng      Engine
 	instance uint64
 	started  mono.Time     // again; 0 = never
+	stuck    mono.Time     // its loop stands still until then
 	skew     mono.Duration // its clock against the world's
 	batch    *pkt.Batch
 	rx       []pkt.Packet
@@ -174,6 +175,7 @@ func (n *node) step() {
 		}
 		w.tr("n%d  loop stands still for %v", n.i, d)
 		n.free = n.free.Add(d)
+		n.stuck = n.free
 	}
 	if w.steps%64 == 0 {
 		if s := n.eng.Audit(); s != "" {
