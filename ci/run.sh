@@ -56,7 +56,7 @@ job_build() {
 job_generated() {
     local bad
     bad=$("$(dirname "$go")/gofmt" -l $(git ls-files '*.go'))
-    [ -z "$bad" ] || { say "gofmt wants to change: $bad"; exit 1; }
+    [ -z "$bad" ] || { say "gofmt wants to change: $bad"; fails "gofmt wants to change $bad"; exit 1; }
     "$go" mod verify >/dev/null
     [ -d tools/specgen ] && "$go" run ./tools/specgen -check
     count 2 0

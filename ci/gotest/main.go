@@ -34,7 +34,7 @@ type report struct {
 	failedIn                map[string]bool     // packages with a failed test
 	skips                   []string
 	fails                   []string // a line each
-	short                   bool // run with -short: leaving out what is slow is what it is for
+	short                   bool     // run with -short: leaving out what is slow is what it is for
 }
 
 func newReport(out io.Writer) *report {
