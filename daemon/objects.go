@@ -172,6 +172,38 @@ func doDestroyQP(c *client, m *hostq.Handle, _ mono.Time) ([]byte, error) {
 	return hostq.Bytes(&r), nil
 }
 
+func doCreateSRQ(c *client, m *hostq.CreateSRQ, _ mono.Time) ([]byte, error) {
+	h, err := c.ctx.CreateSRQ(m)
+	if err != nil {
+		return nil, err
+	}
+	return handle(h)
+}
+
+func doModifySRQ(c *client, m *hostq.SRQAttr, _ mono.Time) ([]byte, error) {
+	if err := c.ctx.ModifySRQ(m); err != nil {
+		return nil, err
+	}
+	return header()
+}
+
+func doQuerySRQ(c *client, m *hostq.Handle, _ mono.Time) ([]byte, error) {
+	var r hostq.SRQAttr
+	if err := c.ctx.QuerySRQ(m.Handle, &r); err != nil {
+		return nil, err
+	}
+	return hostq.Bytes(&r), nil
+}
+
+func doDestroySRQ(c *client, m *hostq.Handle, _ mono.Time) ([]byte, error) {
+	async, err := c.ctx.DestroySRQ(m.Handle)
+	if err != nil {
+		return nil, err
+	}
+	r := hostq.DestroyReply{AsyncEvents: async}
+	return hostq.Bytes(&r), nil
+}
+
 func doCreateAH(c *client, m *hostq.CreateAH, now mono.Time) ([]byte, error) {
 	h, err := c.ctx.CreateAH(now, m)
 	if err != nil {

@@ -156,7 +156,7 @@ func (n *NIC) Attr(a *hostq.DeviceAttr) {
 		DeviceCapFlags: capBadPkeyCntr | capCurrQPState | capPortActive | capSysImageGUID | capRCRNRNak | capUDAVPort,
 		VendorID:       vendorID, VendorPartID: partID, HWVer: hwVer,
 		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: hostq.MaxSGE, MaxSGERd: hostq.MaxSGE, MaxCQ: maxCQ, MaxCQE: maxCQE,
-		MaxMR: maxMR, MaxPD: maxPD, MaxAH: maxAH, MaxMcastGrp: maxGroups, MaxMcastQPAttach: maxQPsGroup,
+		MaxMR: maxMR, MaxPD: maxPD, MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: hostq.MaxSGE, MaxMcastGrp: maxGroups, MaxMcastQPAttach: maxQPsGroup,
 		MaxQPRdAtom: maxRdAtom, MaxQPInitRdAtom: maxRdAtom, MaxResRdAtom: maxRdAtom * maxQP, AtomicCap: 1, // IBV_ATOMIC_HCA
 		MaxPkeys: 1, LocalCAAckDelay: 15, NumPorts: 1, NumCompVectors: compVectors, MaxInline: hostq.MaxInline,
 	}

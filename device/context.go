@@ -57,6 +57,7 @@ type Context struct {
 	mrs      table[MR]
 	cqs      table[CQ]
 	qps      table[QP]
+	srqs     table[SRQ]
 	ahs      table[AH]
 	channels table[channel]
 	async    []pendingAsync
@@ -149,6 +150,7 @@ func (c *Context) Close(now mono.Time) {
 	n.now = now
 	c.async, c.waiting = nil, nil // nobody will read them
 	c.qps.all(func(_ uint32, q *QP) { q.destroy() })
+	c.srqs.all(func(_ uint32, s *SRQ) { s.destroy() })
 	c.cqs.all(func(_ uint32, q *CQ) { q.free() })
 	c.mrs.all(func(_ uint32, m *MR) { m.free() })
 	c.ahs.all(c.freeAH)
@@ -341,6 +343,8 @@ const (
 	evSQDrained     = 5
 	evPortActive    = 9
 	evPortErr       = 10
+	evSRQErr        = 14
+	evSRQLimit      = 15
 	evQPLastWQE     = 16
 	portEventNumber = 1
 )

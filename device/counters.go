@@ -29,7 +29,7 @@ type Counters struct {
 
 // Live counts objects that exist. All are 0 when no program has the NIC open.
 type Live struct {
-	PDs, MRs, CQs, QPs, Channels, AHs int
+	PDs, MRs, CQs, QPs, SRQs, Channels, AHs int
 }
 
 // Contexts is how many programs have the NIC open.

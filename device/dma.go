@@ -148,6 +148,10 @@ func (n *NIC) gatherInline(q *QP, op *transport.MemOp) {
 // work request was checked.
 func (n *NIC) queueList(q *QP, op *transport.MemOp, i int, list []transport.SGE, need uint32) transport.MemErr {
 	mark, off, buf := len(n.dma.segs), uint64(op.Off), op.Buf
+	pd := q.pd
+	if op.Kind == transport.MemScatter && q.srq != nil {
+		pd = q.srq.pd
+	}
 	for _, s := range list {
 		if off >= uint64(s.Length) {
 			off -= uint64(s.Length)
@@ -155,7 +159,7 @@ func (n *NIC) queueList(q *QP, op *transport.MemOp, i int, list []transport.SGE,
 		}
 		k := min(uint64(s.Length)-off, uint64(len(buf)))
 		//= MR-VRB-022
-		addr, ok := q.localAddr(s.LKey, need, s.Addr+off, uint32(k))
+		addr, ok := n.localAddr(pd, s.LKey, need, s.Addr+off, uint32(k))
 		if !ok {
 			n.dropFrom(mark)
 			return transport.MemAccess

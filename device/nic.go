@@ -3,6 +3,7 @@ package device
 import (
 	"net/netip"
 
+	"github.com/metaroce/metaroce/device/hostq"
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/internal/rng"
@@ -32,6 +33,7 @@ type NIC struct {
 	dma      dmaState
 	run      queueRing // queues whose doorbell was rung and that may have more
 	later    []*QP     // QPs that went to the error state within an engine call
+	reached  []*QP     // those with a shared receive queue that will take none any more
 	sqBytes  int       // held by the engine for send queues
 	notify   []*Context
 	retryAt  mono.Time // when events that did not fit are offered again
@@ -124,6 +126,12 @@ func (n *NIC) settle() {
 			q.fail(n.now)
 		}
 	}
+	for _, q := range n.reached {
+		if !q.gone {
+			q.ctx.raise(hostq.AsyncEvent{Cookie: q.cookie, Type: evQPLastWQE}, &q.asyncEvents)
+		}
+	}
+	n.reached = n.reached[:0]
 }
 
 func (n *NIC) nextWake() mono.Time {

@@ -18,6 +18,7 @@ type QP struct {
 	pd     *PD
 	sendCQ *CQ
 	recvCQ *CQ
+	srq    *SRQ // nil: receives of its own
 	eng    EngineQP
 	state  State
 	cookie uint64
@@ -68,7 +69,7 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 	if r.Type == qpTypeUD {
 		typ = transport.UD
 	}
-	if r.Type != qpTypeRC && r.Type != qpTypeUD || r.SRQ != 0 || r.XRCD != 0 {
+	if r.Type != qpTypeRC && r.Type != qpTypeUD || r.XRCD != 0 {
 		return nil, syscall.EOPNOTSUPP
 	}
 	pd, scq, rcq := c.pds.get(r.PD), c.cqs.get(r.SendCQ), c.cqs.get(r.RecvCQ)
@@ -76,10 +77,16 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 		r.MaxSendSGE > hostq.MaxSGE || r.MaxRecvSGE > hostq.MaxSGE || r.MaxInline > hostq.MaxInline {
 		return nil, syscall.EINVAL
 	}
+	var srq *SRQ
+	if r.SRQ != 0 {
+		if srq = c.srqs.get(r.SRQ); srq == nil || r.RQEntries != 0 {
+			return nil, syscall.EINVAL
+		}
+	}
 	if c.nic.C.Live.QPs >= maxQP {
 		return nil, syscall.ENOMEM
 	}
-	q := &QP{ctx: c, typ: typ, pd: pd, sendCQ: scq, recvCQ: rcq, cookie: r.Cookie, sigAll: r.SQSigAll != 0,
+	q := &QP{ctx: c, typ: typ, pd: pd, sendCQ: scq, recvCQ: rcq, srq: srq, cookie: r.Cookie, sigAll: r.SQSigAll != 0,
 		maxInline: r.MaxInline, maxSendSGE: int(r.MaxSendSGE), maxRecvSGE: int(r.MaxRecvSGE),
 		sgeBuf: make([]hostq.SGE, hostq.MaxSGE)}
 	q.sq, q.rq = queue{qp: q, bell: r.SQDoorbell}, queue{qp: q, bell: r.RQDoorbell, recv: true}
@@ -99,7 +106,7 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 	}
 	q.qpn = c.nic.newQPN()
 	q.attr = hostq.ModifyQP{MaxSendWR: r.SQEntries, MaxRecvWR: r.RQEntries, MaxSendSGE: r.MaxSendSGE, MaxRecvSGE: r.MaxRecvSGE, MaxInline: r.MaxInline}
-	q.eng = c.nic.eng.CreateQP(q.qpn, EngineQPConfig{Owner: q, Type: typ, SQEntries: held, MaxSendSGE: int(r.MaxSendSGE)})
+	q.eng = c.nic.eng.CreateQP(q.qpn, EngineQPConfig{Owner: q, Type: typ, SQEntries: held, MaxSendSGE: int(r.MaxSendSGE), SRQ: srq != nil})
 	if q.eng == nil {
 		return nil, syscall.EOPNOTSUPP
 	}
@@ -111,6 +118,9 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 	pd.refs++
 	scq.refs++
 	rcq.refs++
+	if srq != nil {
+		srq.refs++
+	}
 	c.nic.C.Live.QPs++
 	return q, nil
 }
@@ -204,6 +214,9 @@ func (q *QP) destroy() {
 	q.sendCQ.refs--
 	q.recvCQ.refs--
 	q.pd.refs--
+	if q.srq != nil {
+		q.srq.refs--
+	}
 	c.forget(&q.asyncEvents)
 	delete(c.nic.qps, q.qpn)
 	c.qps.del(q.handle)
@@ -467,6 +480,9 @@ func (q *QP) entered(event uint32) {
 	}
 	if event != 0 {
 		q.ctx.raise(hostq.AsyncEvent{Cookie: q.cookie, Type: event}, &q.asyncEvents)
+	}
+	if q.srq != nil { // when the engine has flushed what it held
+		n.reached = append(n.reached, q)
 	}
 }
 

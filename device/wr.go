@@ -74,7 +74,7 @@ func (q *QP) checkSend(e *hostq.SQE, n int, wr *transport.SendWR) transport.Stat
 		need = accLocalWrite
 	}
 	var s transport.Status
-	wr.SGE, wr.Length, s = q.checkList(q.sgeBuf[:n], need, wr.SGE)
+	wr.SGE, wr.Length, s = q.ctx.checkList(q.pd, q.sgeBuf[:n], need, wr.SGE)
 	if s == transport.OK && wr.Op.IsAtomic() && wr.Length != 8 {
 		s = transport.LocLenErr
 	}
@@ -82,14 +82,14 @@ func (q *QP) checkSend(e *hostq.SQE, n int, wr *transport.SendWR) transport.Stat
 }
 
 // checkList checks a list of local memory and appends what is not empty to out.
-func (q *QP) checkList(list []hostq.SGE, need uint32, out []transport.SGE) ([]transport.SGE, uint32, transport.Status) {
+func (c *Context) checkList(pd *PD, list []hostq.SGE, need uint32, out []transport.SGE) ([]transport.SGE, uint32, transport.Status) {
 	var total uint64
 	for _, s := range list {
 		//= MR-VRB-001
 		if s.Length == 0 {
 			continue
 		}
-		if _, ok := q.localAddr(s.LKey, need, s.Addr, s.Length); !ok {
+		if _, ok := c.nic.localAddr(pd, s.LKey, need, s.Addr, s.Length); !ok {
 			return out, 0, transport.LocProtErr
 		}
 		if total += uint64(s.Length); total > maxMsgSize {
@@ -100,14 +100,14 @@ func (q *QP) checkList(list []hostq.SGE, need uint32, out []transport.SGE) ([]tr
 	return out, uint32(total), transport.OK
 }
 
-// localAddr translates a piece of the QP's own memory.
-func (q *QP) localAddr(lkey, need uint32, addr uint64, n uint32) (uint64, bool) {
-	m := q.ctx.nic.keys.get(lkey)
+// localAddr translates a piece of memory of a domain's program.
+func (n *NIC) localAddr(pd *PD, lkey, need uint32, addr uint64, size uint32) (uint64, bool) {
+	m := n.keys.get(lkey)
 	//= MR-VRB-021
-	if m == nil || m.pd != q.pd || m.access&need != need {
+	if m == nil || m.pd != pd || m.access&need != need {
 		return 0, false
 	}
-	return m.at(addr, n)
+	return m.at(addr, size)
 }
 
 // flushSend completes a descriptor that was posted to a QP in error.
@@ -183,6 +183,9 @@ func (n *NIC) TakeRecv(owner any) *transport.RecvWR {
 	if q.state == Err {
 		return nil
 	}
+	if q.srq != nil {
+		return q.srq.take()
+	}
 	return q.takeRecv()
 }
 
@@ -214,7 +217,7 @@ func (q *QP) takeRecv() *transport.RecvWR {
 	if e.NumSGE != uint32(k) || k > q.maxRecvSGE {
 		r.Fail = transport.LocQPOpErr
 	} else {
-		r.SGE, r.Length, r.Fail = q.checkList(q.sgeBuf[:k], accLocalWrite, r.SGE)
+		r.SGE, r.Length, r.Fail = q.ctx.checkList(q.pd, q.sgeBuf[:k], accLocalWrite, r.SGE)
 	}
 	w.idx++
 	if !w.ring.SetCons(w.idx) {
@@ -225,12 +228,7 @@ func (q *QP) takeRecv() *transport.RecvWR {
 
 func (q *QP) getRecv() *transport.RecvWR {
 	if len(q.freeRecv) == 0 {
-		fresh := make([]transport.RecvWR, 16)
-		sges := make([]transport.SGE, 16*max(1, q.maxRecvSGE))
-		for i := range fresh {
-			fresh[i].SGE = sges[i*q.maxRecvSGE : i*q.maxRecvSGE : (i+1)*q.maxRecvSGE]
-			q.freeRecv = append(q.freeRecv, &fresh[i])
-		}
+		q.freeRecv = moreRecvs(q.freeRecv, q.maxRecvSGE)
 	}
 	r := q.freeRecv[len(q.freeRecv)-1]
 	q.freeRecv = q.freeRecv[:len(q.freeRecv)-1]
@@ -238,9 +236,24 @@ func (q *QP) getRecv() *transport.RecvWR {
 	return r
 }
 
-// ReturnRecv implements transport.Host. Only shared queues take receives back; those of a QP end with it.
+// moreRecvs adds some receives with room for a list each.
+func moreRecvs(free []*transport.RecvWR, sges int) []*transport.RecvWR {
+	fresh := make([]transport.RecvWR, 16)
+	room := make([]transport.SGE, 16*max(1, sges))
+	for i := range fresh {
+		fresh[i].SGE = room[i*sges : i*sges : (i+1)*sges]
+		free = append(free, &fresh[i])
+	}
+	return free
+}
+
+// ReturnRecv implements transport.Host. Only shared queues take receives back, to their head; those of a QP end with it.
 func (n *NIC) ReturnRecv(owner any, r *transport.RecvWR) {
 	q := owner.(*QP)
+	if q.srq != nil {
+		q.srq.returned = append(q.srq.returned, r)
+		return
+	}
 	q.freeRecv = append(q.freeRecv, r)
 }
 
@@ -272,7 +285,12 @@ func (n *NIC) RecvDone(owner any, r *transport.RecvWR, i transport.RecvInfo) {
 	} else if len(i.Inline) > 0 && len(i.Inline) <= hostq.CQEInline {
 		e.InlineLen = uint16(copy(e.Data[:], i.Inline))
 	}
-	q.freeRecv = append(q.freeRecv, r)
+	if s := q.srq; s != nil {
+		e.Flags = hostq.CQESRQ
+		s.free = append(s.free, r)
+	} else {
+		q.freeRecv = append(q.freeRecv, r)
+	}
 	//= MR-VRB-007
 	q.recvCQ.push(&e, i.Solicited || i.Status != transport.OK)
 }

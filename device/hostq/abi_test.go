@@ -23,7 +23,7 @@ var goStructs = map[string]reflect.Type{
 	"mr_query_gid": reflect.TypeFor[QueryGID](), "mr_gid_entry": reflect.TypeFor[GIDEntry](),
 	"mr_handle": reflect.TypeFor[Handle](), "mr_destroy_reply": reflect.TypeFor[DestroyReply](),
 	"mr_reg_mr": reflect.TypeFor[RegMR](), "mr_reg_mr_reply": reflect.TypeFor[RegMRReply](), "mr_alloc_mw": reflect.TypeFor[AllocMW](),
-	"mr_create_cq": reflect.TypeFor[CreateCQ](), "mr_create_srq": reflect.TypeFor[CreateSRQ](),
+	"mr_create_cq": reflect.TypeFor[CreateCQ](), "mr_create_srq": reflect.TypeFor[CreateSRQ](), "mr_srq_attr": reflect.TypeFor[SRQAttr](),
 	"mr_create_qp": reflect.TypeFor[CreateQP](), "mr_create_qp_reply": reflect.TypeFor[CreateQPReply](),
 	"mr_ah_attr": reflect.TypeFor[AHAttr](), "mr_modify_qp": reflect.TypeFor[ModifyQP](), "mr_create_ah": reflect.TypeFor[CreateAH](),
 	"mr_mcast":      reflect.TypeFor[Mcast](),

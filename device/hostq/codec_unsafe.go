@@ -6,7 +6,7 @@ import "unsafe"
 // test holds every one of them to that).
 type Plain interface {
 	Hdr | Hello | HelloReply | List | NIC | ListReply | Open | OpenReply | QueryPort | PortAttr | QueryGID |
-		GIDEntry | Handle | DestroyReply | RegMR | RegMRReply | AllocMW | CreateCQ | CreateSRQ | CreateQP |
+		GIDEntry | Handle | DestroyReply | RegMR | RegMRReply | AllocMW | CreateCQ | CreateSRQ | SRQAttr | CreateQP |
 		CreateQPReply | ModifyQP | CreateAH | Mcast | CompEvent | AsyncEvent | SQE | RQE | CQE | SGE
 }
 

@@ -151,6 +151,13 @@ func (r *Ring) copySGEs(s []byte, want int, sge []SGE) int {
 	return n
 }
 
+// Slot reads which slot the receive at index i is in. Written by the client before the producer index; any value may be
+// there.
+func (r *SharedRing) Slot(i uint32) (v uint32, ok bool) {
+	defer catch(&ok)
+	return atomic.LoadUint32(&r.index[i&(r.n-1)]), true
+}
+
 // PutCQE writes entry i of a CQ.
 func (r *Ring) PutCQE(i uint32, e *CQE) (ok bool) {
 	defer catch(&ok)

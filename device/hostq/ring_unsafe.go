@@ -52,6 +52,28 @@ func (m *Mem) Ring(off uint64, n, stride, maxEntries uint32) (Ring, error) {
 	}, nil
 }
 
+// SharedRing is a view of a shared receive queue: a ring that says which slot is the n-th posted receive, and the slots.
+type SharedRing struct {
+	Ring         // its slots are the receives; entry i is slot i
+	index []uint32
+}
+
+// SharedRing views the ring of n slot numbers at off and n slots of stride bytes at slots, after checking that both lie
+// within the memory.
+func (m *Mem) SharedRing(off, slots uint64, n, stride, maxEntries uint32) (SharedRing, error) {
+	if n < 4 || stride < 64 || stride%64 != 0 || slots%64 != 0 || slots < CtxPageBytes || slots > uint64(len(m.b)) ||
+		uint64(n)*uint64(stride) > uint64(len(m.b))-slots {
+		return SharedRing{}, ErrRingPlace
+	}
+	r, err := m.Ring(off, n/4, 16, maxEntries)
+	if err != nil || n != 4*r.n || n > maxEntries {
+		return SharedRing{}, ErrRingPlace
+	}
+	s := SharedRing{Ring: r, index: unsafe.Slice((*uint32)(unsafe.Pointer(&r.slots[0])), n)}
+	s.slots, s.n, s.stride = m.b[slots:slots+uint64(n)*uint64(stride):slots+uint64(n)*uint64(stride)], n, stride
+	return s, nil
+}
+
 // NewTestMem makes memory on the heap, aligned as a mapping would be.
 func NewTestMem(size int) *Mem {
 	b := make([]byte, size+RingAlign)

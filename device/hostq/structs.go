@@ -191,6 +191,15 @@ type CreateSRQ struct {
 	CQ, XRCD uint32
 }
 
+// SRQAttr changes or tells the attributes of a shared receive queue.
+type SRQAttr struct {
+	Hdr
+	Handle, Mask  uint32
+	MaxWR, MaxSGE uint32
+	Limit         uint32
+	_             uint32
+}
+
 // CreateQP makes a queue pair.
 type CreateQP struct {
 	Hdr

@@ -76,9 +76,9 @@ enum mr_op {
                                    indices run on in the new ring; EINVAL when more is waiting than wanted, EBUSY
                                    when more than 65,536 */
     MR_OP_CREATE_SRQ = 29,      /* mr_create_srq -> mr_handle */
-    MR_OP_MODIFY_SRQ = 30,
-    MR_OP_QUERY_SRQ = 31,
-    MR_OP_DESTROY_SRQ = 32,
+    MR_OP_MODIFY_SRQ = 30,      /* mr_srq_attr -> mr_hdr */
+    MR_OP_QUERY_SRQ = 31,       /* mr_handle -> mr_srq_attr */
+    MR_OP_DESTROY_SRQ = 32,     /* mr_handle -> mr_destroy_reply */
 
     MR_OP_CREATE_QP = 40,  /* mr_create_qp -> mr_create_qp_reply */
     MR_OP_MODIFY_QP = 41,  /* mr_modify_qp -> mr_hdr; to RESET: what was posted is forgotten, the indices run on */
@@ -249,6 +249,16 @@ struct mr_create_srq {
     uint64_t slots;  /* offset of the slots themselves: entries * stride bytes of mr_rqe */
     uint64_t cookie;
     uint32_t cq, xrcd; /* XRC and tag matching */
+};
+
+/* ibv_srq_attr; mask is enum ibv_srq_attr_mask */
+struct mr_srq_attr {
+    struct mr_hdr hdr;
+    uint32_t handle;
+    uint32_t mask;
+    uint32_t max_wr, max_sge;
+    uint32_t limit; /* an event when fewer are left; 0: none */
+    uint32_t rsv;
 };
 
 struct mr_create_qp {
@@ -457,6 +467,7 @@ _Static_assert(sizeof(struct mr_gid_entry) == 48, "mr_gid_entry");
 _Static_assert(sizeof(struct mr_reg_mr) == 56, "mr_reg_mr");
 _Static_assert(sizeof(struct mr_create_cq) == 56, "mr_create_cq");
 _Static_assert(sizeof(struct mr_create_srq) == 72, "mr_create_srq");
+_Static_assert(sizeof(struct mr_srq_attr) == 40, "mr_srq_attr");
 _Static_assert(sizeof(struct mr_create_qp) == 112, "mr_create_qp");
 _Static_assert(sizeof(struct mr_ah_attr) == 32, "mr_ah_attr");
 _Static_assert(sizeof(struct mr_mcast) == 40, "mr_mcast");

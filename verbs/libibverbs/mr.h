@@ -282,9 +282,20 @@ MR_HIDDEN_INLINE struct mr_qp *to_qp(struct ibv_qp *q) {
 
 struct mr_srq {
     struct ibv_srq ibv;
+    struct mr_ctx *ctx;
+    pthread_mutex_t lock; /* taken after a CQ's */
+    struct mr_ring *ring;
+    uint32_t *index; /* which slot the n-th posted receive is in */
+    uint8_t *slots;
+    uint32_t mask, stride, limit, max_sge, head;
+    uint32_t *free, nfree; /* slots that hold no receive: a stack */
+    uint64_t ring_off, ring_len, slots_off, slots_len;
     uint32_t async_got;
     struct mr_named name;
 };
+MR_HIDDEN_INLINE struct mr_srq *to_srq(struct ibv_srq *s) {
+    return (struct mr_srq *)s;
+}
 
 struct mr_ah {
     struct ibv_ah ibv;
@@ -293,7 +304,7 @@ struct mr_ah {
 /* cq.c, poll.c */
 int mr_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc);
 int mr_req_notify_cq(struct ibv_cq *ibcq, int solicited_only);
-void mr_cq_clean(struct mr_cq *cq, uint32_t qpn); /* drops what a QP left in it */
+void mr_cq_clean(struct mr_cq *cq, struct mr_qp *qp); /* drops what a QP left in it; needs the lock */
 void mr_cq_ex_fill(struct mr_cq *cq, uint64_t wc_flags);
 struct ibv_cq_ex *mr_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr);
 void mr_wait_acked(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *completed, uint32_t got);
@@ -301,6 +312,7 @@ void mr_wait_acked(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *completed
 /* qp.c, post.c, qp_ex.c */
 int mr_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int mr_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int mr_put_recv(uint8_t *to, uint32_t max_sge, const struct ibv_recv_wr *wr);
 struct ibv_qp *mr_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *attr);
 void mr_qp_ex_fill(struct mr_qp *qp);
 struct mr_qp *mr_qp_find(struct mr_ctx *ctx, uint32_t qpn);
@@ -316,6 +328,7 @@ int mr_query_gid_type(struct ibv_context *c, uint8_t port, unsigned index, int *
 int mr_gid(struct ibv_context *c, uint32_t port, uint32_t index, struct mr_gid_entry *out);
 
 /* ah.c, srq.c */
+void mr_srq_retire(struct mr_srq *srq, uint32_t slot);
 int mr_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 struct ibv_srq *mr_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *attr);
 int mr_get_srq_num(struct ibv_srq *srq, uint32_t *num);

@@ -65,30 +65,42 @@ static inline bool is_empty(struct mr_cq *cq) {
 }
 
 /* Data of a small SEND came with the completion: put it where the receive request wanted it. */
-static void place_inline(struct mr_qp *qp, const struct mr_cqe *e) {
-    const struct mr_rqe *r = (const struct mr_rqe *)(qp->rq.slots + (size_t)(e->slot & qp->rq.mask) * qp->rq.stride);
+static void place_inline(struct mr_ctx *ctx, const uint8_t *slot, uint32_t max_sge, const struct mr_cqe *e) {
+    const struct mr_rqe *r = (const struct mr_rqe *)slot;
     const struct mr_sge *s = (const struct mr_sge *)(r + 1);
     uint32_t left = e->inline_len < MR_CQE_INLINE ? e->inline_len : MR_CQE_INLINE;
     const uint8_t *from = e->data;
-    for (uint32_t i = 0; left && i < r->num_sge && i < qp->rq.max_sge; i++) {
+    for (uint32_t i = 0; left && i < r->num_sge && i < max_sge; i++) {
         uint32_t n = s[i].length < left ? s[i].length : left;
         if (n)
-            memcpy(mr_sge_pointer(qp->ctx, s[i].lkey, s[i].addr), from, n);
+            memcpy(mr_sge_pointer(ctx, s[i].lkey, s[i].addr), from, n);
         from += n;
         left -= n;
     }
 }
 
+static void retire_shared(struct mr_ctx *ctx, struct mr_srq *srq, const struct mr_cqe *e, bool place) {
+    if (!srq || e->slot > srq->mask)
+        return;
+    if (place && e->inline_len)
+        place_inline(ctx, srq->slots + (size_t)e->slot * srq->stride, srq->max_sge, e);
+    mr_srq_retire(srq, e->slot);
+}
+
 /* What a completion means for the queue it came from. */
 static void retire(struct mr_ctx *ctx, const struct mr_cqe *e) {
     struct mr_qp *qp = mr_qp_find(ctx, e->qpn);
-    if (!qp || (e->flags & MR_CQE_SRQ))
+    if (!qp)
         return;
+    if (e->flags & MR_CQE_SRQ) {
+        retire_shared(ctx, to_srq(qp->ibv.qp_base.srq), e, true);
+        return;
+    }
     struct mr_wq *q = e->flags & MR_CQE_SEND ? &qp->sq : &qp->rq;
     if (!q->ring)
         return;
     if (e->inline_len && !(e->flags & MR_CQE_SEND))
-        place_inline(qp, e);
+        place_inline(ctx, qp->rq.slots + (size_t)(e->slot & qp->rq.mask) * qp->rq.stride, qp->rq.max_sge, e);
     uint32_t tail = atomic_load_explicit(&q->tail, memory_order_relaxed), done = e->slot + 1 - tail;
     if (done <= q->mask + 1) /* else not one of those outstanding */
         atomic_store_explicit(&q->tail, e->slot + 1, memory_order_release);
@@ -168,19 +180,20 @@ int mr_req_notify_cq(struct ibv_cq *ibcq, int solicited_only) {
 }
 
 /* A QP is gone, or was reset: its entries leave the queue. What stays moves towards the producer's end, the order
- * kept, so that the daemon's index is not touched. */
-void mr_cq_clean(struct mr_cq *cq, uint32_t qpn) {
-    pthread_mutex_lock(&cq->lock);
+ * kept, so that the daemon's index is not touched. Receives of a shared queue are spent, their slots free. */
+void mr_cq_clean(struct mr_cq *cq, struct mr_qp *qp) {
     uint32_t cons = atomic_load_explicit(&cq->cons, memory_order_relaxed), n = filled(cq, cons), to = cons + n;
     for (uint32_t i = cons + n; i != cons; i--) {
         struct mr_cqe *e = entry(cq, i - 1);
-        if (e->qpn == qpn)
+        if (e->qpn == qp->ibv.qp_base.qp_num) {
+            if (e->flags & MR_CQE_SRQ)
+                retire_shared(qp->ctx, to_srq(qp->ibv.qp_base.srq), e, false);
             continue;
+        }
         if (--to != i - 1)
             *entry(cq, to) = *e;
     }
     set_cons(cq, to);
-    pthread_mutex_unlock(&cq->lock);
 }
 
 /* ---------------------------------------------------------------------------------------- extended polling */

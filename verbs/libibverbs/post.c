@@ -186,10 +186,10 @@ int mr_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr
 
 /* ------------------------------------------------------------------------------------------------- receiving */
 
-static int put_recv(struct mr_qp *qp, uint32_t at, const struct ibv_recv_wr *wr) {
-    uint8_t *to = slot(&qp->rq, at);
+/* Writes a receive into its slot. */
+int mr_put_recv(uint8_t *to, uint32_t max_sge, const struct ibv_recv_wr *wr) {
     struct mr_rqe h = {.wr_id = wr->wr_id, .num_sge = (uint32_t)wr->num_sge};
-    if (wr->num_sge < 0 || (uint32_t)wr->num_sge > qp->rq.max_sge)
+    if (wr->num_sge < 0 || (uint32_t)wr->num_sge > max_sge)
         return EINVAL;
     put_list(to + sizeof h, wr->sg_list, wr->num_sge);
     memcpy(to, &h, sizeof h);
@@ -212,7 +212,7 @@ int mr_post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr
     pthread_mutex_lock(&qp->rq.lock);
     uint32_t head = qp->rq.head;
     for (; wr; wr = wr->next, head++) {
-        err = is_full(&qp->rq, head) ? ENOMEM : put_recv(qp, head, wr);
+        err = is_full(&qp->rq, head) ? ENOMEM : mr_put_recv(slot(&qp->rq, head), qp->rq.max_sge, wr);
         if (err) {
             *bad = wr;
             break;

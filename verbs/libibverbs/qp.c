@@ -86,6 +86,8 @@ static int check_caps(struct mr_ctx *ctx, const struct ibv_qp_init_attr_ex *a) {
     if (c->max_send_wr > ctx->attr.max_qp_wr || c->max_send_sge > ctx->attr.max_sge ||
         c->max_inline_data > ctx->attr.max_inline || c->max_send_sge > MR_MAX_SGE || c->max_inline_data > MR_MAX_INLINE)
         return EINVAL;
+    if (a->srq && a->srq->context != &ctx->v.context)
+        return EINVAL;
     if (!a->srq &&
         (c->max_recv_wr > ctx->attr.max_qp_wr || c->max_recv_sge > ctx->attr.max_sge || c->max_recv_sge > MR_MAX_SGE))
         return EINVAL;
@@ -289,17 +291,28 @@ static void attr_from_abi(struct ibv_qp_attr *a, const struct mr_modify_qp *m) {
     a->rate_limit = m->rate_limit;
 }
 
-static void clean_cqs(struct mr_qp *qp) {
+/* Takes what a QP left out of its CQs, and the QP out of the table if it ends: nobody polls meanwhile. */
+static void clean_cqs(struct mr_qp *qp, bool ends) {
     struct ibv_qp *b = &qp->ibv.qp_base;
-    mr_cq_clean(to_cq(b->send_cq), b->qp_num);
-    if (b->recv_cq != b->send_cq)
-        mr_cq_clean(to_cq(b->recv_cq), b->qp_num);
+    struct mr_cq *s = to_cq(b->send_cq), *r = to_cq(b->recv_cq);
+    struct mr_cq *first = s < r ? s : r, *second = s < r ? r : s;
+    pthread_mutex_lock(&first->lock);
+    if (second != first)
+        pthread_mutex_lock(&second->lock);
+    mr_cq_clean(first, qp);
+    if (second != first)
+        mr_cq_clean(second, qp);
+    if (ends)
+        table_set(qp->ctx, b->qp_num, NULL);
+    if (second != first)
+        pthread_mutex_unlock(&second->lock);
+    pthread_mutex_unlock(&first->lock);
 }
 
 /* RESET: the daemon has dropped everything that was posted (its consumer index is at our producer index), and nothing
  * of it may be polled any more. Indices run on. */
 static void after_reset(struct mr_qp *qp) {
-    clean_cqs(qp);
+    clean_cqs(qp, false);
     atomic_store(&qp->sq.tail, qp->sq.head);
     atomic_store(&qp->rq.tail, qp->rq.head);
 }
@@ -362,19 +375,8 @@ MR_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp) {
     }
     mr_name_del(ctx, &qp->name);
     uint32_t async = qp->async_got;
-    if (!ctx->forked) {
-        /* take the QP out of the table where no one polls it, then what it left in its CQs */
-        struct mr_cq *s = to_cq(ibqp->send_cq), *r = to_cq(ibqp->recv_cq);
-        struct mr_cq *first = s < r ? s : r, *second = s < r ? r : s;
-        pthread_mutex_lock(&first->lock);
-        if (second != first)
-            pthread_mutex_lock(&second->lock);
-        table_set(ctx, ibqp->qp_num, NULL);
-        if (second != first)
-            pthread_mutex_unlock(&second->lock);
-        pthread_mutex_unlock(&first->lock);
-        clean_cqs(qp);
-    }
+    if (!ctx->forked)
+        clean_cqs(qp, true);
     pthread_mutex_unlock(&ctx->table_lock);
     if (!ctx->forked)
         mr_wait_acked(&ibqp->mutex, &ibqp->cond, &ibqp->events_completed, async);

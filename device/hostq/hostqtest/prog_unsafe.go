@@ -85,6 +85,36 @@ func putSGEs(s []byte, sge []hostq.SGE) {
 	}
 }
 
+// Shared is a shared receive queue as its program sees it. Which slots are free is the test's business.
+type Shared struct {
+	*Queue
+	Slots uint64
+	size  uint32
+}
+
+// NewShared lays out a ring of slot numbers and as many slots of stride bytes.
+func (p *Prog) NewShared(entries, stride uint32) *Shared {
+	s := &Shared{Queue: p.NewQueue(entries, 4, 0), Slots: p.next, size: stride}
+	p.next += (uint64(entries)*uint64(stride) + hostq.RingAlign - 1) &^ (hostq.RingAlign - 1)
+	return s
+}
+
+// Post writes a receive into a slot and publishes it.
+func (s *Shared) Post(slot uint32, id uint64, sge ...hostq.SGE) {
+	b := s.p.b[s.Slots+uint64(slot)*uint64(s.size):][:s.size]
+	e := hostq.RQE{WRID: id, NumSGE: uint32(len(sge))}
+	copy(b, hostq.Bytes(&e))
+	putSGEs(b[16:], sge)
+	s.PostRaw(slot)
+}
+
+// PostRaw publishes a slot number, whatever it is.
+func (s *Shared) PostRaw(slot uint32) {
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&s.Slot(s.Prod)[0])), slot)
+	s.Prod++
+	atomic.StoreUint32(&s.Hdr.Prod, s.Prod)
+}
+
 // Ring publishes what was put and rings the doorbell.
 func (q *Queue) Ring() {
 	atomic.StoreUint32(&q.Hdr.Prod, q.Prod)
