@@ -1,6 +1,7 @@
 package device_test
 
 import (
+	"errors"
 	"syscall"
 	"testing"
 
@@ -108,7 +109,7 @@ func TestSharedLimit(t *testing.T) {
 		t.Errorf("%+v %v", q, err)
 	}
 	for name, r := range map[string]*hostq.SRQAttr{"limit": {Handle: s.handle, Mask: 2, Limit: 17}, "mask": {Handle: s.handle, Mask: 8}, "handle": {Handle: 99}} {
-		if err := s.b.ctx.ModifySRQ(r); err != syscall.EINVAL {
+		if err := s.b.ctx.ModifySRQ(r); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -119,7 +120,7 @@ func TestSharedLimit(t *testing.T) {
 func TestSharedEnds(t *testing.T) {
 	policies(t, func(t *testing.T, p device.Policy) {
 		s := newShared(t, p, 2)
-		if _, err := s.b.ctx.DestroySRQ(s.handle); err != syscall.EBUSY {
+		if _, err := s.b.ctx.DestroySRQ(s.handle); !errors.Is(err, syscall.EBUSY) {
 			t.Errorf("destroyed while in use: %v", err)
 		}
 		for i := range uint32(4) {
@@ -145,7 +146,7 @@ func TestSharedEnds(t *testing.T) {
 		if _, err := s.b.ctx.DestroySRQ(s.handle); err != nil {
 			t.Error(err)
 		}
-		if err := s.b.ctx.FreePD(s.b.pd); err != syscall.EBUSY { // the region is left
+		if err := s.b.ctx.FreePD(s.b.pd); !errors.Is(err, syscall.EBUSY) { // the region is left
 			t.Error(err)
 		}
 		s.b.ctx.Close(s.now)
@@ -181,11 +182,11 @@ func TestSharedHostile(t *testing.T) {
 		"unaligned": {PD: s.b.pd, Entries: 16, MaxSGE: 2, Stride: 128, Ring: s.q.Off, Slots: s.q.Slots + 8},
 		"limit":     {PD: s.b.pd, Entries: 16, MaxSGE: 2, Stride: 128, Ring: s.q.Off, Slots: s.q.Slots, Limit: 17},
 	} {
-		if _, err := s.b.ctx.CreateSRQ(r); err != syscall.EINVAL {
+		if _, err := s.b.ctx.CreateSRQ(r); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := s.b.ctx.CreateQP(&hostq.CreateQP{PD: s.b.pd, Type: 2, SendCQ: s.b.cq, RecvCQ: s.b.cq, SRQ: 77}); err != syscall.EINVAL {
+	if _, err := s.b.ctx.CreateQP(&hostq.CreateQP{PD: s.b.pd, Type: 2, SendCQ: s.b.cq, RecvCQ: s.b.cq, SRQ: 77}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a QP with an SRQ that is not there: %v", err)
 	}
 }

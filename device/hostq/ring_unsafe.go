@@ -54,7 +54,7 @@ func (m *Mem) Ring(off uint64, n, stride, maxEntries uint32) (Ring, error) {
 
 // SharedRing is a view of a shared receive queue: a ring that says which slot is the n-th posted receive, and the slots.
 type SharedRing struct {
-	Ring         // its slots are the receives; entry i is slot i
+	Ring  // its slots are the receives; entry i is slot i
 	index []uint32
 }
 

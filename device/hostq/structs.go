@@ -197,7 +197,7 @@ type SRQAttr struct {
 	Handle, Mask  uint32
 	MaxWR, MaxSGE uint32
 	Limit         uint32
-	_             uint32
+	Rsv           uint32
 }
 
 // CreateQP makes a queue pair.

@@ -199,6 +199,35 @@ static void events(struct world *w) {
          a.srq_limit, a.max_wr, a.max_sge);
 }
 
+static void wrong(struct world *w) {
+    const struct ibv_srq_attr bad[] = {{.max_wr = 0, .max_sge = 1},
+                                       {.max_wr = (uint32_t)w->e.attr.max_srq_wr + 1, .max_sge = 1},
+                                       {.max_wr = 1, .max_sge = (uint32_t)w->e.attr.max_srq_sge + 1}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct ibv_srq_init_attr a = {.attr = bad[i]};
+        errno = 0;
+        MUST(!ibv_create_srq(w->e.pd, &a) && errno == EINVAL, "SRQ of %u, %u: %m", bad[i].max_wr, bad[i].max_sge);
+    }
+    struct ibv_srq_attr a = {.max_wr = 2 * DEPTH, .srq_limit = 1 << 20};
+    MUST(ibv_modify_srq(w->srq, &a, IBV_SRQ_MAX_WR) == EOPNOTSUPP, "resized");
+    MUST(ibv_modify_srq(w->srq, &a, IBV_SRQ_LIMIT) == EINVAL, "a limit beyond the queue");
+    uint32_t num;
+    MUST(ibv_get_srq_num(w->srq, &num) == EOPNOTSUPP, "the number of an SRQ that is no XRC one");
+    struct ibv_srq_init_attr_ex x = {.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
+                                     .srq_type = IBV_SRQT_XRC,
+                                     .pd = w->e.pd,
+                                     .attr = {.max_wr = 1, .max_sge = 2}};
+    errno = 0;
+    MUST(!ibv_create_srq_ex(w->e.ctx, &x) && errno == EOPNOTSUPP, "XRC: %m");
+    x.srq_type = IBV_SRQT_BASIC;
+    struct ibv_srq *q = ibv_create_srq_ex(w->e.ctx, &x);
+    MUST(q && q->pd == w->e.pd, "extended: %m");
+    struct ibv_sge sge[3] = {{0}};
+    struct ibv_recv_wr wr[2] = {{.next = &wr[1], .sg_list = sge}, {.sg_list = sge, .num_sge = 3}}, *at = NULL;
+    MUST(ibv_post_srq_recv(q, wr, &at) == EINVAL && at == &wr[1], "a list that is too long");
+    MUST(!ibv_destroy_srq(q), "destroy: %m");
+}
+
 int main(int argc, char **argv) {
     struct world w = {.o = {.size = 9000, .count = 20000, .seed = 1}};
     options_parse(&w.o, argc, argv, "mr_srq: many QPs and one shared receive queue");
@@ -215,6 +244,7 @@ int main(int argc, char **argv) {
     run(&w);
     spent(&w);
     events(&w);
+    wrong(&w);
     MUST(ibv_destroy_srq(w.srq) == EBUSY, "destroyed while QPs use it");
     for (uint32_t i = 0; i < QPS; i++)
         leave(&w, &w.p[i]);
