@@ -193,10 +193,10 @@ func nicStatus(n *device.NIC) api.NICStatus {
 		s.Planes = append(s.Planes, ps)
 	}
 	l := n.C.Live
-	s.Objects = api.Objects{Contexts: n.Contexts(), PDs: l.PDs, MRs: l.MRs, CQs: l.CQs, QPs: l.QPs, Channels: l.Channels, AHs: l.AHs}
+	s.Objects = api.Objects{Contexts: n.Contexts(), PDs: l.PDs, MRs: l.MRs, CQs: l.CQs, QPs: l.QPs, SRQs: l.SRQs, Channels: l.Channels, AHs: l.AHs}
 	for _, c := range n.ContextInfos() {
 		s.Contexts = append(s.Contexts, api.Context{ID: c.ID, Program: c.Program, PID: c.PID, DMA: c.DMA, Fault: c.DeadCause,
-			Objects: api.Objects{Contexts: 1, PDs: c.PDs, MRs: c.MRs, CQs: c.CQs, QPs: c.QPs, Channels: c.Channels, AHs: c.AHs}})
+			Objects: api.Objects{Contexts: 1, PDs: c.PDs, MRs: c.MRs, CQs: c.CQs, QPs: c.QPs, SRQs: c.SRQs, Channels: c.Channels, AHs: c.AHs}})
 	}
 	for _, q := range n.QPInfos() {
 		qp := api.QP{QPN: q.QPN, Type: strings.ToLower(q.Type), Transport: q.Transport, State: q.State.String(), PID: q.PID, Remote: q.Remote,
@@ -257,6 +257,7 @@ func nicCounters(n *device.NIC) map[string]uint64 {
 		"mroce_mrs":                        uint64(c.Live.MRs),
 		"mroce_cqs":                        uint64(c.Live.CQs),
 		"mroce_qps":                        uint64(c.Live.QPs),
+		"mroce_srqs":                       uint64(c.Live.SRQs),
 		"mroce_completion_channels":        uint64(c.Live.Channels),
 		"mroce_contexts":                   uint64(n.Contexts()),
 	}

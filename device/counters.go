@@ -68,18 +68,18 @@ func (n *NIC) Now() mono.Time { return n.now }
 
 // ContextInfo is a context as it is shown to people.
 type ContextInfo struct {
-	ID                           uint32
-	Program, DMA                 string
-	PID                          int
-	PDs, MRs, CQs, QPs, Channels int
-	AHs                          int
-	DeadCause                    string
+	ID                                 uint32
+	Program, DMA                       string
+	PID                                int
+	PDs, MRs, CQs, QPs, SRQs, Channels int
+	AHs                                int
+	DeadCause                          string
 }
 
 // Info describes the context.
 func (c *Context) Info() ContextInfo {
 	return ContextInfo{ID: c.id, Program: c.Program, DMA: c.dma, PID: c.PID, PDs: c.pds.live, MRs: c.mrs.live, CQs: c.cqs.live,
-		QPs: c.qps.live, Channels: c.channels.live, AHs: c.ahs.live, DeadCause: c.DeadCause}
+		QPs: c.qps.live, SRQs: c.srqs.live, Channels: c.channels.live, AHs: c.ahs.live, DeadCause: c.DeadCause}
 }
 
 // ContextInfos describes every context.

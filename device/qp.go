@@ -31,7 +31,7 @@ type QP struct {
 	access       uint32
 	attr         hostq.ModifyQP // as set so far
 	sgeBuf       []hostq.SGE    // scratch of one descriptor
-	freeRecv     []*transport.RecvWR
+	recvs        recvPool
 	pendingError bool // in nic.later
 	pendingEvent uint32
 	drainNotify  bool // IBV_EVENT_SQ_DRAINED wanted
@@ -88,7 +88,7 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 	}
 	q := &QP{ctx: c, typ: typ, pd: pd, sendCQ: scq, recvCQ: rcq, srq: srq, cookie: r.Cookie, sigAll: r.SQSigAll != 0,
 		maxInline: r.MaxInline, maxSendSGE: int(r.MaxSendSGE), maxRecvSGE: int(r.MaxRecvSGE),
-		sgeBuf: make([]hostq.SGE, hostq.MaxSGE)}
+		recvs: recvPool{sges: int(r.MaxRecvSGE)}, sgeBuf: make([]hostq.SGE, hostq.MaxSGE)}
 	q.sq, q.rq = queue{qp: q, bell: r.SQDoorbell}, queue{qp: q, bell: r.RQDoorbell, recv: true}
 	if err := q.sq.place(c, r.SQRing, r.SQEntries, r.SQStride); err != nil {
 		return nil, err
@@ -432,7 +432,7 @@ func (q *QP) reset() {
 	caps := q.attr
 	q.attr = hostq.ModifyQP{MaxSendWR: caps.MaxSendWR, MaxRecvWR: caps.MaxRecvWR, MaxSendSGE: caps.MaxSendSGE, MaxRecvSGE: caps.MaxRecvSGE, MaxInline: caps.MaxInline}
 	q.access, q.sqOut, q.drainNotify, q.sqFull = 0, 0, false, false
-	q.freeRecv = nil // what the engine held is forgotten with it
+	q.recvs.free = nil // what the engine held is forgotten with it
 	q.sync()
 	for _, w := range []*queue{&q.sq, &q.rq} {
 		if w.hasRng && !w.ring.SetFlags(0) {

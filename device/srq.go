@@ -20,7 +20,7 @@ type SRQ struct {
 	cookie   uint64
 	refs     int                 // QPs that use it
 	returned []*transport.RecvWR // taken by QPs that ended; the next one is the last
-	free     []*transport.RecvWR
+	recvs    recvPool
 	sgeBuf   []hostq.SGE
 	dead     bool // the program wrote nonsense
 
@@ -49,7 +49,7 @@ func (c *Context) CreateSRQ(r *hostq.CreateSRQ) (uint32, error) {
 	if err != nil {
 		return 0, syscall.EINVAL
 	}
-	s := &SRQ{ctx: c, pd: pd, ring: ring, maxSGE: int(r.MaxSGE), limit: r.Limit, cookie: r.Cookie, sgeBuf: make([]hostq.SGE, hostq.MaxSGE)}
+	s := &SRQ{ctx: c, pd: pd, ring: ring, maxSGE: int(r.MaxSGE), limit: r.Limit, cookie: r.Cookie, recvs: recvPool{sges: int(r.MaxSGE)}, sgeBuf: make([]hostq.SGE, hostq.MaxSGE)}
 	s.handle = c.srqs.put(s)
 	pd.refs++
 	c.nic.C.Live.SRQs++
@@ -128,7 +128,7 @@ func (s *SRQ) take() *transport.RecvWR {
 		s.ctx.fault()
 		return nil
 	}
-	r := s.get()
+	r := s.recvs.get()
 	r.ID, r.Slot = e.WRID, slot
 	if e.NumSGE != uint32(k) || k > s.maxSGE {
 		r.Fail = transport.LocQPOpErr
@@ -177,14 +177,4 @@ func (s *SRQ) nonsense() {
 	s.dead = true
 	s.ctx.nic.C.BadDescriptors++
 	s.ctx.raise(hostq.AsyncEvent{Cookie: s.cookie, Type: evSRQErr}, &s.asyncEvents)
-}
-
-func (s *SRQ) get() *transport.RecvWR {
-	if len(s.free) == 0 {
-		s.free = moreRecvs(s.free, s.maxSGE)
-	}
-	r := s.free[len(s.free)-1]
-	s.free = s.free[:len(s.free)-1]
-	*r = transport.RecvWR{SGE: r.SGE[:0]}
-	return r
 }

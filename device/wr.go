@@ -212,7 +212,7 @@ func (q *QP) takeRecv() *transport.RecvWR {
 		q.ctx.fault()
 		return nil
 	}
-	r := q.getRecv()
+	r := q.recvs.get()
 	r.ID, r.Slot = e.WRID, w.idx
 	if e.NumSGE != uint32(k) || k > q.maxRecvSGE {
 		r.Fail = transport.LocQPOpErr
@@ -226,26 +226,29 @@ func (q *QP) takeRecv() *transport.RecvWR {
 	return r
 }
 
-func (q *QP) getRecv() *transport.RecvWR {
-	if len(q.freeRecv) == 0 {
-		q.freeRecv = moreRecvs(q.freeRecv, q.maxRecvSGE)
+// recvPool keeps receives that nobody uses. The zero value with sges set is empty.
+type recvPool struct {
+	free []*transport.RecvWR
+	sges int // of a list, at most
+}
+
+// get returns an empty receive with room for a list.
+func (p *recvPool) get() *transport.RecvWR {
+	if len(p.free) == 0 {
+		fresh := make([]transport.RecvWR, 16)
+		sges := make([]transport.SGE, 16*max(1, p.sges))
+		for i := range fresh {
+			fresh[i].SGE = sges[i*p.sges : i*p.sges : (i+1)*p.sges]
+			p.put(&fresh[i])
+		}
 	}
-	r := q.freeRecv[len(q.freeRecv)-1]
-	q.freeRecv = q.freeRecv[:len(q.freeRecv)-1]
+	r := p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
 	*r = transport.RecvWR{SGE: r.SGE[:0]}
 	return r
 }
 
-// moreRecvs adds some receives with room for a list each.
-func moreRecvs(free []*transport.RecvWR, sges int) []*transport.RecvWR {
-	fresh := make([]transport.RecvWR, 16)
-	room := make([]transport.SGE, 16*max(1, sges))
-	for i := range fresh {
-		fresh[i].SGE = room[i*sges : i*sges : (i+1)*sges]
-		free = append(free, &fresh[i])
-	}
-	return free
-}
+func (p *recvPool) put(r *transport.RecvWR) { p.free = append(p.free, r) }
 
 // ReturnRecv implements transport.Host. Only shared queues take receives back, to their head; those of a QP end with it.
 func (n *NIC) ReturnRecv(owner any, r *transport.RecvWR) {
@@ -254,7 +257,7 @@ func (n *NIC) ReturnRecv(owner any, r *transport.RecvWR) {
 		q.srq.returned = append(q.srq.returned, r)
 		return
 	}
-	q.freeRecv = append(q.freeRecv, r)
+	q.recvs.put(r)
 }
 
 // RecvDone implements transport.Host.
@@ -287,9 +290,9 @@ func (n *NIC) RecvDone(owner any, r *transport.RecvWR, i transport.RecvInfo) {
 	}
 	if s := q.srq; s != nil {
 		e.Flags = hostq.CQESRQ
-		s.free = append(s.free, r)
+		s.recvs.put(r)
 	} else {
-		q.freeRecv = append(q.freeRecv, r)
+		q.recvs.put(r)
 	}
 	//= MR-VRB-007
 	q.recvCQ.push(&e, i.Solicited || i.Status != transport.OK)

@@ -100,6 +100,7 @@ type Objects struct {
 	MRs      int `json:"mroce_mrs"`
 	CQs      int `json:"mroce_cqs"`
 	QPs      int `json:"mroce_qps"`
+	SRQs     int `json:"mroce_srqs"`
 	Channels int `json:"mroce_completion_channels"`
 	AHs      int `json:"mroce_address_handles"`
 }

@@ -3,7 +3,6 @@
 package live
 
 import (
-	"strings"
 	"testing"
 	"time"
 )
@@ -11,10 +10,10 @@ import (
 // TestSharedReceiveQueues: Debian's programs with a shared receive queue, over wires that lose, of both transports.
 func TestSharedReceiveQueues(t *testing.T) {
 	needProgram(t, "ibv_srq_pingpong", "ib_send_bw", "ib_send_lat", "ib_write_bw")
-	for _, c := range []struct{ wire, extra, impair string }{
-		{"tap", "", "  - {loss: 0.5%}\n"}, {"udp", "", "  - {loss: 2%}\n"}, {"mem", "transport: rocev2\n", ""},
+	for _, c := range []struct{ name, wire, extra, impair string }{
+		{"tap", "tap", "", "  - {loss: 0.5%}\n"}, {"udp", "udp", "", "  - {loss: 2%}\n"}, {"rocev2", "mem", "transport: rocev2\n", ""},
 	} {
-		t.Run(c.wire+strings.TrimSpace(c.extra), func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			l := up(t, spec{wire: c.wire, extra: c.extra, impair: c.impair})
 			l.pingpong(t, "ibv_srq_pingpong", "-n", "300")
 			l.pingpong(t, "ibv_srq_pingpong", "-e", "-q", "7", "-s", "9000", "-n", "300")
