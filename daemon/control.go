@@ -67,6 +67,8 @@ var handlers = map[hostq.Op]handler{
 	hostq.OpRegMR:          inContext(doRegMR),
 	hostq.OpReregMR:        inContext(doReregMR),
 	hostq.OpDeregMR:        inContext(doDeregMR),
+	hostq.OpAllocMW:        inContext(doAllocMW),
+	hostq.OpFreeMW:         inContext(doFreeMW),
 	hostq.OpCreateChannel:  decoded(doCreateChannel),
 	hostq.OpDestroyChannel: inContext(doDestroyChannel),
 	hostq.OpCreateCQ:       inContext(doCreateCQ),

@@ -193,10 +193,10 @@ func nicStatus(n *device.NIC) api.NICStatus {
 		s.Planes = append(s.Planes, ps)
 	}
 	l := n.C.Live
-	s.Objects = api.Objects{Contexts: n.Contexts(), PDs: l.PDs, MRs: l.MRs, CQs: l.CQs, QPs: l.QPs, SRQs: l.SRQs, Channels: l.Channels, AHs: l.AHs}
+	s.Objects = api.Objects{Contexts: n.Contexts(), PDs: l.PDs, MRs: l.MRs, MWs: l.MWs, CQs: l.CQs, QPs: l.QPs, SRQs: l.SRQs, Channels: l.Channels, AHs: l.AHs}
 	for _, c := range n.ContextInfos() {
 		s.Contexts = append(s.Contexts, api.Context{ID: c.ID, Program: c.Program, PID: c.PID, DMA: c.DMA, Fault: c.DeadCause,
-			Objects: api.Objects{Contexts: 1, PDs: c.PDs, MRs: c.MRs, CQs: c.CQs, QPs: c.QPs, SRQs: c.SRQs, Channels: c.Channels, AHs: c.AHs}})
+			Objects: api.Objects{Contexts: 1, PDs: c.PDs, MRs: c.MRs, MWs: c.MWs, CQs: c.CQs, QPs: c.QPs, SRQs: c.SRQs, Channels: c.Channels, AHs: c.AHs}})
 	}
 	for _, q := range n.QPInfos() {
 		qp := api.QP{QPN: q.QPN, Type: strings.ToLower(q.Type), Transport: q.Transport, State: q.State.String(), PID: q.PID, Remote: q.Remote,
@@ -248,6 +248,7 @@ func nicCounters(n *device.NIC) map[string]uint64 {
 		"mroce_async_events_lost_total":    c.EventsLost,
 		"mroce_qp_errors_total":            c.QPErrors,
 		"mroce_remote_access_errors_total": c.RemoteAccessErrors,
+		"mroce_bind_errors_total":          c.BindErrors,
 		"mroce_dma_operations_total":       c.DMAOps,
 		"mroce_dma_calls_total":            c.DMACalls,
 		"mroce_dma_faults_total":           c.DMAFaults,
@@ -257,6 +258,7 @@ func nicCounters(n *device.NIC) map[string]uint64 {
 		"mroce_mrs":                        uint64(c.Live.MRs),
 		"mroce_cqs":                        uint64(c.Live.CQs),
 		"mroce_qps":                        uint64(c.Live.QPs),
+		"mroce_mws":                        uint64(c.Live.MWs),
 		"mroce_srqs":                       uint64(c.Live.SRQs),
 		"mroce_completion_channels":        uint64(c.Live.Channels),
 		"mroce_contexts":                   uint64(n.Contexts()),

@@ -78,6 +78,22 @@ func doDeregMR(c *client, m *hostq.Handle, _ mono.Time) ([]byte, error) {
 	return header()
 }
 
+func doAllocMW(c *client, m *hostq.AllocMW, _ mono.Time) ([]byte, error) {
+	w, err := c.ctx.AllocMW(m)
+	if err != nil {
+		return nil, err
+	}
+	r := hostq.RegMRReply{Handle: w.Handle(), RKey: w.Key()}
+	return hostq.Bytes(&r), nil
+}
+
+func doFreeMW(c *client, m *hostq.Handle, _ mono.Time) ([]byte, error) {
+	if err := c.ctx.FreeMW(m.Handle); err != nil {
+		return nil, err
+	}
+	return header()
+}
+
 // doCreateChannel makes the socket pair outside of the loop, because its reply carries a descriptor.
 func doCreateChannel(c *client, _ *hostq.Handle, _ []int) (a answer) {
 	if !c.opened {

@@ -77,6 +77,9 @@ const (
 	capSysImageGUID = 1 << 11
 	capRCRNRNak     = 1 << 12
 	capUDAVPort     = 1 << 6 // the port of an address vector is checked
+	capWindows      = 1 << 17
+	capMemMgt       = 1 << 21 // LOCAL_INV and SEND with invalidate
+	capWindows2B    = 1 << 24
 )
 
 // overhead is BTH … ICRC without the payload, at its largest: BTH 12, MPH 16, RETH 16, ImmDt 4, SNDH 8, ICRC 4, tag 16.
@@ -153,10 +156,10 @@ func (n *NIC) Attr(a *hostq.DeviceAttr) {
 	*a = hostq.DeviceAttr{
 		NodeGUID: guid, SysImageGUID: guid,
 		MaxMRSize: maxMRSize, PageSizeCap: pageSizeCap,
-		DeviceCapFlags: capBadPkeyCntr | capCurrQPState | capPortActive | capSysImageGUID | capRCRNRNak | capUDAVPort,
+		DeviceCapFlags: capBadPkeyCntr | capCurrQPState | capPortActive | capSysImageGUID | capRCRNRNak | capUDAVPort | capWindows | capMemMgt | capWindows2B,
 		VendorID:       vendorID, VendorPartID: partID, HWVer: hwVer,
 		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: hostq.MaxSGE, MaxSGERd: hostq.MaxSGE, MaxCQ: maxCQ, MaxCQE: maxCQE,
-		MaxMR: maxMR, MaxPD: maxPD, MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: hostq.MaxSGE, MaxMcastGrp: maxGroups, MaxMcastQPAttach: maxQPsGroup,
+		MaxMR: maxMR, MaxMW: maxMW, MaxPD: maxPD, MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: hostq.MaxSGE, MaxMcastGrp: maxGroups, MaxMcastQPAttach: maxQPsGroup,
 		MaxQPRdAtom: maxRdAtom, MaxQPInitRdAtom: maxRdAtom, MaxResRdAtom: maxRdAtom * maxQP, AtomicCap: 1, // IBV_ATOMIC_HCA
 		MaxPkeys: 1, LocalCAAckDelay: 15, NumPorts: 1, NumCompVectors: compVectors, MaxInline: hostq.MaxInline,
 	}

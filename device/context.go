@@ -55,6 +55,7 @@ type Context struct {
 
 	pds      table[PD]
 	mrs      table[MR]
+	mws      table[MW]
 	cqs      table[CQ]
 	qps      table[QP]
 	srqs     table[SRQ]
@@ -152,6 +153,7 @@ func (c *Context) Close(now mono.Time) {
 	c.qps.all(func(_ uint32, q *QP) { q.destroy() })
 	c.srqs.all(func(_ uint32, s *SRQ) { s.destroy() })
 	c.cqs.all(func(_ uint32, q *CQ) { q.free() })
+	c.mws.all(func(_ uint32, w *MW) { w.free() })
 	c.mrs.all(func(_ uint32, m *MR) { m.free() })
 	c.ahs.all(c.freeAH)
 	c.pds.all(func(h uint32, p *PD) {

@@ -20,6 +20,7 @@ type Counters struct {
 	EventsLost         uint64
 	QPErrors           uint64
 	RemoteAccessErrors uint64
+	BindErrors         uint64 // memory windows that could not be bound or invalidated
 	DMAOps, DMACalls   uint64
 	DMAFaults          uint64
 	MemFaults          uint64 // contexts whose shared memory faulted
@@ -29,7 +30,7 @@ type Counters struct {
 
 // Live counts objects that exist. All are 0 when no program has the NIC open.
 type Live struct {
-	PDs, MRs, CQs, QPs, SRQs, Channels, AHs int
+	PDs, MRs, MWs, CQs, QPs, SRQs, Channels, AHs int
 }
 
 // Contexts is how many programs have the NIC open.
@@ -68,17 +69,17 @@ func (n *NIC) Now() mono.Time { return n.now }
 
 // ContextInfo is a context as it is shown to people.
 type ContextInfo struct {
-	ID                                 uint32
-	Program, DMA                       string
-	PID                                int
-	PDs, MRs, CQs, QPs, SRQs, Channels int
-	AHs                                int
-	DeadCause                          string
+	ID                                      uint32
+	Program, DMA                            string
+	PID                                     int
+	PDs, MRs, MWs, CQs, QPs, SRQs, Channels int
+	AHs                                     int
+	DeadCause                               string
 }
 
 // Info describes the context.
 func (c *Context) Info() ContextInfo {
-	return ContextInfo{ID: c.id, Program: c.Program, DMA: c.dma, PID: c.PID, PDs: c.pds.live, MRs: c.mrs.live, CQs: c.cqs.live,
+	return ContextInfo{ID: c.id, Program: c.Program, DMA: c.dma, PID: c.PID, PDs: c.pds.live, MRs: c.mrs.live, MWs: c.mws.live, CQs: c.cqs.live,
 		QPs: c.qps.live, SRQs: c.srqs.live, Channels: c.channels.live, AHs: c.ahs.live, DeadCause: c.DeadCause}
 }
 

@@ -62,8 +62,16 @@ func (n *NIC) DMA(ops []transport.MemOp) {
 			if _, ok := q.remoteAddr(op.RKey, accRemoteWrite, op.Addr, uint32(op.Swap)); !ok {
 				op.Err = q.remoteErr(accRemoteWrite)
 			}
-		case transport.MemInvalidate: // of what there is only memory windows could be invalidated from afar, and there are none: as a bad key
-			op.Err = transport.MemAccess
+		case transport.MemInvalidate:
+			n.flushDMA(ops) // what came before under this key
+			if d.chainFailed(op.Chain) {
+				op.Err = transport.MemSkipped
+				continue
+			}
+			//= MR-MSG-054
+			if !q.invalidate(op.RKey) { // a region's key, too: only windows can be ended from afar
+				op.Err = transport.MemAccess
+			}
 		case transport.MemGather, transport.MemLand, transport.MemScatter, transport.MemWrite, transport.MemRead:
 			n.queueDMA(q, ops, i)
 		}
@@ -177,8 +185,8 @@ func (n *NIC) queueList(q *QP, op *transport.MemOp, i int, list []transport.SGE,
 // remoteAddr checks a key that a peer named.
 func (q *QP) remoteAddr(rkey, need uint32, addr uint64, n uint32) (uint64, bool) {
 	m := q.ctx.nic.keys.get(rkey)
-	//= MR-MSG-020 MR-VRB-020 MR-VRB-022
-	if q.access&need != need || m == nil || m.pd != q.pd || m.access&need != need {
+	//= MR-MSG-020 MR-VRB-020 MR-VRB-022 MR-VRB-044
+	if q.access&need != need || m == nil || m.pd != q.pd || m.access&need != need || !m.opens(q) {
 		return 0, false
 	}
 	return m.at(addr, n)

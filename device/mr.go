@@ -20,6 +20,7 @@ const (
 	accRelaxed      = 1 << 20
 	accOptional     = 0x3ff << 20 // may be ignored by who does not know them
 	accKnown        = accLocalWrite | accRemoteWrite | accRemoteRead | accRemoteAtomic | accMWBind | accZeroBased | accHugeTLB
+	accWindow       = accLocalWrite | accRemoteWrite | accRemoteRead | accRemoteAtomic | accZeroBased // of a window; the first says nothing
 	accQP           = accLocalWrite | accRemoteWrite | accRemoteRead | accRemoteAtomic | accMWBind
 )
 
@@ -30,7 +31,8 @@ const (
 	reregAccess      = 4
 )
 
-// MR is registered memory. Nothing is pinned: a page that is gone when DMA comes fails the message.
+// MR is registered memory, or what a memory window shows of it. Nothing is pinned: a page that is gone when DMA comes fails
+// the message.
 type MR struct {
 	pd     *PD
 	handle uint32
@@ -39,6 +41,8 @@ type MR struct {
 	addr   uint64 // in the program
 	iova   uint64 // as work requests name it
 	length uint64
+	window *MW // of which this is the key; nil: a region
+	bound  int // windows that show a part of this region
 }
 
 // at translates n bytes at address a of the region; false when they are not all inside.
@@ -100,6 +104,7 @@ func (t *keyTable) put(m *MR) bool {
 	i := t.free[t.head]
 	t.head = (t.head + 1) % len(t.free)
 	t.n--
+	t.skipTags(i, m)
 	//= MR-SEC-002
 	t.gen[i] = (t.gen[i] + 1) & (1<<keyGenBits - 1)
 	if (i^t.scramble)<<keyGenBits|uint32(t.gen[i]) == 0 { // 0 is no key
@@ -110,11 +115,19 @@ func (t *keyTable) put(m *MR) bool {
 	return true
 }
 
+// skipTags has a window begin, and whoever comes after it, beyond all keys that its program can choose.
+func (t *keyTable) skipTags(i uint32, m *MR) {
+	if m.window != nil {
+		t.gen[i] |= tagBits
+	}
+}
+
 func (t *keyTable) del(m *MR) {
 	i := m.key>>keyGenBits ^ t.scramble
 	if t.slots[i] != m {
 		panic("device: key freed twice")
 	}
+	t.skipTags(i, m)
 	t.slots[i] = nil
 	t.free[(t.head+t.n)%len(t.free)] = i
 	t.n++
@@ -180,6 +193,9 @@ func (c *Context) ReregMR(r *hostq.RegMR) (*MR, error) {
 	if m == nil || r.Rereg == 0 || r.Rereg&^(reregTranslation|reregPD|reregAccess) != 0 {
 		return nil, syscall.EINVAL
 	}
+	if m.bound > 0 {
+		return nil, syscall.EBUSY
+	}
 	pd := m.pd
 	if r.Rereg&reregPD != 0 {
 		if pd = c.pds.get(r.PD); pd == nil {
@@ -213,6 +229,9 @@ func (c *Context) DeregMR(h uint32) error {
 	m := c.mrs.get(h)
 	if m == nil {
 		return syscall.EINVAL
+	}
+	if m.bound > 0 {
+		return syscall.EBUSY
 	}
 	m.free()
 	return nil

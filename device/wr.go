@@ -41,7 +41,7 @@ func (q *QP) fetchSend(i uint32, wr *transport.SendWR) bool {
 
 const knownFlags = hostq.SendFence | hostq.SendSignaled | hostq.SendSolicited | hostq.SendInline
 
-func known(o transport.Op) bool { return o <= transport.OpFetchAdd || o == transport.OpSendInv }
+func known(o transport.Op) bool { return o <= transport.OpSendInv }
 
 // checkSend checks the copy e of a descriptor, with n SGEs copied, and fills wr's list.
 func (q *QP) checkSend(e *hostq.SQE, n int, wr *transport.SendWR) transport.Status {
@@ -51,6 +51,12 @@ func (q *QP) checkSend(e *hostq.SQE, n int, wr *transport.SendWR) transport.Stat
 	//= MR-VRB-009
 	case wr.Op.HasResponse() && (e.Flags&hostq.SendInline != 0 || q.attr.MaxRdAtomic == 0):
 		return transport.LocQPOpErr
+	}
+	if wr.Op.IsLocal() {
+		if e.NumSGE != 0 || e.Flags&hostq.SendInline != 0 || q.typ == transport.UD {
+			return transport.LocQPOpErr
+		}
+		return transport.OK
 	}
 	if e.Flags&hostq.SendInline != 0 {
 		if e.NumSGE != 0 {
@@ -104,7 +110,7 @@ func (c *Context) checkList(pd *PD, list []hostq.SGE, need uint32, out []transpo
 func (n *NIC) localAddr(pd *PD, lkey, need uint32, addr uint64, size uint32) (uint64, bool) {
 	m := n.keys.get(lkey)
 	//= MR-VRB-021
-	if m == nil || m.pd != pd || m.access&need != need {
+	if m == nil || m.window != nil || m.pd != pd || m.access&need != need {
 		return 0, false
 	}
 	return m.at(addr, size)
@@ -128,6 +134,8 @@ const (
 	wcRead      = 2
 	wcCmpSwap   = 3
 	wcFetchAdd  = 4
+	wcBindMW    = 5
+	wcLocalInv  = 6
 	wcRecv      = 128
 	wcRecvImm   = 129
 	wcGRH       = 1 << 0
@@ -147,7 +155,11 @@ func wcOpcode(o transport.Op) uint8 {
 		return wcCmpSwap
 	case transport.OpFetchAdd:
 		return wcFetchAdd
-	case transport.OpSend, transport.OpSendImm, transport.OpSendInv, transport.OpLocalInv, transport.OpBindMW:
+	case transport.OpBindMW:
+		return wcBindMW
+	case transport.OpLocalInv:
+		return wcLocalInv
+	case transport.OpSend, transport.OpSendImm, transport.OpSendInv:
 		return wcSend
 	}
 	return wcSend

@@ -71,6 +71,9 @@ func (o Op) IsAtomic() bool { return o == OpCmpSwap || o == OpFetchAdd }
 // HasResponse reports whether the request is answered with data.
 func (o Op) HasResponse() bool { return o == OpRead || o.IsAtomic() }
 
+// IsLocal reports whether the request is carried out in its own NIC: it takes no packet and no number.
+func (o Op) IsLocal() bool { return o == OpLocalInv || o == OpBindMW }
+
 // TakesRecv reports whether the request consumes a receive work request at the other end.
 func (o Op) TakesRecv() bool { return o.IsSend() || o == OpWriteImm }
 
@@ -118,13 +121,13 @@ type SGE struct {
 // its QP (QP.NextWR, QP.Post) until its completion was reported.
 type SendWR struct {
 	ID         uint64
-	RemoteAddr uint64
-	Compare    uint64 // CMP_SWAP: compare; FETCH_ADD: the addend
-	Swap       uint64
+	RemoteAddr uint64 // BIND_MW: where the window begins
+	Compare    uint64 // CMP_SWAP: compare; FETCH_ADD: the addend; BIND_MW: the window's length
+	Swap       uint64 // BIND_MW: the region's lkey, above it the window's access rights
 	SGE        []SGE  // local memory; capacity is the QP's max_send_sge and is reused
 	Inline     []byte // with FlagInline: the bytes, in the program's queue slot
 	Length     uint32 // sum of SGE lengths, or len(Inline)
-	RKey       uint32
+	RKey       uint32 // BIND_MW: the window's new key
 	Imm        uint32 // immediate, the four bytes as verbs has them (be32), or the rkey to invalidate
 	Slot       uint32 // index in the send queue, as the program counts
 	Flags      uint16
@@ -176,7 +179,7 @@ const (
 	// in SendWR; Result is the value before.
 	MemCmpSwap
 	MemFetchAdd
-	// MemInvalidate ends RKey (SEND with invalidate).
+	// MemInvalidate ends RKey (SEND with invalidate): a memory window that the QP may use.
 	MemInvalidate
 	// MemCheckRead checks what MemRead of Swap bytes at Addr under RKey would: a READ's turn has come, its data is
 	// read as it is sent.
@@ -231,6 +234,8 @@ type Host interface {
 	KeyOffset(qp any, rkey uint32) uint64
 	// ShiftedKeys reports whether KeyOffset is not 0 for any key that peers of the QP may use.
 	ShiftedKeys(qp any) bool
+	// RunLocal carries out a local request (Op.IsLocal), at its turn. What it says is the request's status.
+	RunLocal(qp any, wr *SendWR) Status
 	// SendDone reports a send work request's end. Called in post order, for unsignalled ones too.
 	SendDone(qp any, wr *SendWR, s Status)
 	// RecvDone reports a receive's end, in order.

@@ -98,6 +98,7 @@ type Objects struct {
 	Contexts int `json:"mroce_contexts"`
 	PDs      int `json:"mroce_pds"`
 	MRs      int `json:"mroce_mrs"`
+	MWs      int `json:"mroce_mws"`
 	CQs      int `json:"mroce_cqs"`
 	QPs      int `json:"mroce_qps"`
 	SRQs     int `json:"mroce_srqs"`

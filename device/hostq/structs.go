@@ -335,6 +335,14 @@ func (e *SQE) CompareAdd() uint64 { return binary.LittleEndian.Uint64(e.U[0:]) }
 // Swap is the second operand of CMP_SWAP (u.atomic.swap).
 func (e *SQE) Swap() uint64 { return binary.LittleEndian.Uint64(e.U[8:]) }
 
+// SetBind fills in what a BIND_MW shows of a region (u.bind).
+func (e *SQE) SetBind(length uint64, lkey, access uint32) {
+	le := binary.LittleEndian
+	le.PutUint64(e.U[0:], length)
+	le.PutUint32(e.U[8:], lkey)
+	le.PutUint32(e.U[12:], access)
+}
+
 // UD is where a UD message goes (u.ud).
 func (e *SQE) UD() (ah, qpn, qkey uint32) {
 	le := binary.LittleEndian

@@ -182,6 +182,9 @@ func (memory) KeyOffset(any, uint32) uint64 { return 0 }
 // ShiftedKeys implements transport.Host.
 func (memory) ShiftedKeys(any) bool { return false }
 
+// RunLocal implements transport.Host: there are no windows.
+func (memory) RunLocal(any, *transport.SendWR) transport.Status { return transport.LocQPOpErr }
+
 // SendDone implements transport.Host: another one is posted.
 func (memory) SendDone(q any, _ *transport.SendWR, s transport.Status) {
 	f := q.(*Flow)

@@ -184,6 +184,9 @@ func (h host) KeyOffset(_ any, rkey uint32) uint64 {
 // ShiftedKeys implements transport.Host.
 func (h host) ShiftedKeys(any) bool { return h.n.w.plan.has(Alias) }
 
+// RunLocal implements transport.Host: programs here bind no windows.
+func (h host) RunLocal(any, *transport.SendWR) transport.Status { return transport.LocQPOpErr }
+
 // TakeRecv implements transport.Host.
 func (h host) TakeRecv(o any) *transport.RecvWR { return o.(*slot).end.takeRecv() }
 

@@ -16,7 +16,7 @@ type wqe struct {
 	rdno        uint64 // number among READs and atomics
 	rdBefore    uint64 // how many READs and atomics were posted before it
 	got         uint32 // response bytes that landed
-	answered    bool
+	answered    bool   // READ, atomic: all of the response is here; local: carried out
 	failed      transport.Status
 }
 
@@ -134,6 +134,10 @@ func (q *QP) Post(now mono.Time) {
 		}
 		return
 	}
+	if w.Op.IsLocal() {
+		q.postLocal(w, idle)
+		return
+	}
 	//= MR-MSG-010
 	w.first, w.last = r.end, r.end
 	w.rdBefore = r.nrd
@@ -237,6 +241,9 @@ func (q *QP) nextRequest() (uint64, bool) {
 func (q *QP) mayNew() bool {
 	r := &q.req
 	now := q.e.now
+	if !q.runLocals() {
+		return false
+	}
 	//= MR-REL-050
 	if r.next >= r.end || r.next >= r.stop || r.next >= r.una+uint64(q.e.cfg.PSNWindow) {
 		return false
@@ -516,8 +523,8 @@ func (q *QP) complete() {
 		if planted.Is(planted.ReadDoneOnAck) && w.Op == transport.OpRead && r.una > w.last {
 			w.answered = true
 		}
-		early := planted.Is(planted.CompleteOnLastAck) && w.last >= r.una && w.last < r.next && r.ps.at(w.last).acked
-		if r.una <= w.last && !early || w.Op.HasResponse() && !w.answered {
+		early := planted.Is(planted.CompleteOnLastAck) && !w.Op.IsLocal() && w.last >= r.una && w.last < r.next && r.ps.at(w.last).acked
+		if r.una <= w.last && !early || (w.Op.HasResponse() || w.Op.IsLocal()) && !w.answered {
 			return
 		}
 		r.head++

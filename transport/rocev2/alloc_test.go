@@ -29,6 +29,7 @@ func (m *mute) ReturnRecv(any, *transport.RecvWR)                   {}
 func (m *mute) RelaxedKey(any, uint32) bool                         { return false }
 func (m *mute) KeyOffset(any, uint32) uint64                        { return 0 }
 func (m *mute) ShiftedKeys(any) bool                                { return false }
+func (m *mute) RunLocal(any, *transport.SendWR) transport.Status    { return transport.OK }
 func (m *mute) SendDone(any, *transport.SendWR, transport.Status)   { m.sends++ }
 func (m *mute) RecvDone(any, *transport.RecvWR, transport.RecvInfo) { m.recvs++ }
 func (m *mute) QPError(any, bool, transport.Status)                 { panic("QP failed") }

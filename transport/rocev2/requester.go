@@ -11,6 +11,7 @@ import (
 type wqe struct {
 	transport.SendWR
 	first, last uint64 // PSNs; those of a READ are its responses'
+	ran         bool   // local: carried out
 	failed      transport.Status
 }
 
@@ -103,6 +104,10 @@ func (q *QP) Post(now mono.Time) {
 		return
 	}
 	w.first, w.last = r.end, r.end
+	if w.Op.IsLocal() {
+		q.postLocal(w)
+		return
+	}
 	if w.Length > 0 && !w.Op.IsAtomic() {
 		w.last += (uint64(w.Length) - 1) / uint64(q.mtu)
 	}
@@ -132,7 +137,7 @@ func (q *QP) refuse(w *wqe, s transport.Status) {
 // mayNext says whether the packet at next may go now, but for pacing.
 func (q *QP) mayNext() bool {
 	r := &q.req
-	if q.state != StateRTS && q.state != StateSQD {
+	if q.state != StateRTS && q.state != StateSQD || !q.runLocals() {
 		return false
 	}
 	if r.next >= r.end || r.next >= r.stop || r.next-r.una >= q.window || q.e.now < r.rnrUntil {
@@ -302,7 +307,7 @@ func (q *QP) moveUna(to uint64) {
 	r.una = to
 	if r.next < to { // word of what was sent before going back
 		r.next = to
-		for r.cur < r.tail && r.wq(r.cur).last < to {
+		for r.cur < r.tail && r.wq(r.cur).last < to && r.wq(r.cur).passed() {
 			r.cur++
 		}
 	}
@@ -331,7 +336,7 @@ func (q *QP) complete() {
 			q.failRequester(w.failed)
 			return
 		}
-		if r.una <= w.last {
+		if r.una <= w.last || !w.passed() {
 			return
 		}
 		r.head++

@@ -273,6 +273,8 @@ func (h host) RelaxedKey(any, uint32) bool  { return false }
 func (h host) KeyOffset(any, uint32) uint64 { return 0 }
 func (h host) ShiftedKeys(any) bool         { return false }
 
+func (h host) RunLocal(o any, wr *transport.SendWR) transport.Status { return h.n.RunLocal(o, wr) }
+
 func (h host) SendDone(o any, wr *transport.SendWR, s transport.Status) {
 	q := o.(*qp)
 	c := completion{id: wr.ID, status: s, op: wr.Op, n: wr.Length, at: h.n.w.now}

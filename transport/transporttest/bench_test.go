@@ -28,11 +28,12 @@ func (h *nullHost) DMA(ops []transport.MemOp) {
 		ops[i].Err = transport.MemOK
 	}
 }
-func (h *nullHost) TakeRecv(any) *transport.RecvWR    { return nil }
-func (h *nullHost) ReturnRecv(any, *transport.RecvWR) {}
-func (h *nullHost) RelaxedKey(any, uint32) bool       { return false }
-func (h *nullHost) KeyOffset(any, uint32) uint64      { return 0 }
-func (h *nullHost) ShiftedKeys(any) bool              { return false }
+func (h *nullHost) TakeRecv(any) *transport.RecvWR                   { return nil }
+func (h *nullHost) ReturnRecv(any, *transport.RecvWR)                {}
+func (h *nullHost) RelaxedKey(any, uint32) bool                      { return false }
+func (h *nullHost) KeyOffset(any, uint32) uint64                     { return 0 }
+func (h *nullHost) ShiftedKeys(any) bool                             { return false }
+func (h *nullHost) RunLocal(any, *transport.SendWR) transport.Status { return transport.OK }
 func (h *nullHost) SendDone(owner any, _ *transport.SendWR, s transport.Status) {
 	if s == transport.OK {
 		h.n++

@@ -37,6 +37,9 @@ func (h host) KeyOffset(_ any, rkey uint32) uint64 { return h.n.Shift[rkey] }
 // ShiftedKeys implements transport.Host.
 func (h host) ShiftedKeys(any) bool { return len(h.n.Shift) > 0 }
 
+// RunLocal implements transport.Host.
+func (h host) RunLocal(o any, wr *transport.SendWR) transport.Status { return h.n.RunLocal(o, wr) }
+
 // SendDone implements transport.Host.
 func (h host) SendDone(o any, wr *transport.SendWR, s transport.Status) {
 	q := o.(*QP)

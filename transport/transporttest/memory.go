@@ -22,6 +22,7 @@ type Memory struct {
 	Shift map[uint32]uint64              // by key: what an address lacks to the place in Mem
 	Fault func(op *transport.MemOp) bool // true: this operation's memory is gone
 	After func(op *transport.MemOp)      // looks at memory after each operation
+	Local func(wr *transport.SendWR)     // looks at each local request as it runs
 }
 
 // DMA is that of transport.Host.
@@ -123,4 +124,23 @@ func walk(list []transport.SGE, off uint32, buf []byte, f func(addr uint64, b []
 		return transport.MemAccess
 	}
 	return transport.MemOK
+}
+
+// RunLocal is that of transport.Host: a window opens as a key like any other, with all rights, and a key ends.
+func (m *Memory) RunLocal(_ any, wr *transport.SendWR) transport.Status {
+	if m.Local != nil {
+		m.Local(wr)
+	}
+	if wr.Op == transport.OpBindMW {
+		if wr.Compare == 0 {
+			return transport.MWBindErr
+		}
+		m.Keys[wr.RKey] = Key{Lo: wr.RemoteAddr, Hi: wr.RemoteAddr + wr.Compare, Write: true, Read: true, Atomic: true}
+		return transport.OK
+	}
+	if _, ok := m.Keys[wr.Imm]; !ok {
+		return transport.LocQPOpErr
+	}
+	delete(m.Keys, wr.Imm)
+	return transport.OK
 }

@@ -112,6 +112,7 @@ func (*void) ReturnRecv(any, *transport.RecvWR)                         {}
 func (*void) RelaxedKey(any, uint32) bool                               { return false }
 func (*void) KeyOffset(any, uint32) uint64                              { return 0 }
 func (*void) ShiftedKeys(any) bool                                      { return false }
+func (*void) RunLocal(any, *transport.SendWR) transport.Status          { return transport.OK }
 func (v *void) SendDone(_ any, _ *transport.SendWR, s transport.Status) { v.done = append(v.done, s) }
 func (v *void) RecvDone(_ any, _ *transport.RecvWR, i transport.RecvInfo) {
 	if i.Length != 1<<31 {
