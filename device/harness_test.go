@@ -18,6 +18,8 @@ type ram struct {
 	b     []byte
 	gone  bool
 	calls int
+
+	pieces []int // of what was written
 }
 
 func (r *ram) piece(s device.Seg) []byte {
@@ -48,7 +50,7 @@ func (r *ram) Read(segs []device.Seg) (int, error) {
 }
 
 func (r *ram) Write(segs []device.Seg) (int, error) {
-	return r.each(segs, func(m, b []byte) { copy(m, b) })
+	return r.each(segs, func(m, b []byte) { r.pieces = append(r.pieces, copy(m, b)) })
 }
 
 // events is a Notifier with sockets that may be full.

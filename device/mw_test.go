@@ -261,3 +261,45 @@ func TestWindowKeys(t *testing.T) {
 		}
 	}
 }
+
+// TestAtomicWrite: 8 bytes, aligned, in one piece; what is neither is refused by the requester.
+func TestAtomicWrite(t *testing.T) {
+	policies(t, func(t *testing.T, policy device.Policy) {
+		w := newWorldOf(t, false, policy)
+		a, b, qa, qb := w.pair(t)
+		value := []byte("8 bytes!")
+		wr := func(id, addr uint64) hostq.SQE {
+			return hostq.SQE{WRID: id, Opcode: hostq.WRAtomicWrite, Flags: signaled, RKey: b.mr.Key(), RemoteAddr: addr}
+		}
+		inlined := wr(1, ramBase+16)
+		inlined.Flags |= hostq.SendInline
+		//= MR-VRB-010
+		b.ram.pieces = nil
+		post(qa, inlined, value)
+		if e := w.want(a, 1, transport.OK); e.Opcode != 9 {
+			t.Errorf("opcode %d", e.Opcode)
+		}
+		if got := string(b.ram.b[16:24]); got != string(value) || len(b.ram.pieces) != 1 || b.ram.pieces[0] != 8 {
+			t.Errorf("%q, written in pieces of %v", got, b.ram.pieces)
+		}
+		copy(a.ram.b, "a list..")
+		post(qa, wr(2, ramBase+24), nil, a.sge(0, 8))
+		w.want(a, 2, transport.OK)
+		if got := string(b.ram.b[24:32]); got != "a list.." {
+			t.Errorf("%q", got)
+		}
+		for name, bad := range map[string]struct {
+			addr uint64
+			n    uint32
+			want transport.Status
+		}{"unaligned": {ramBase + 4, 8, transport.RemInvReqErr}, "too long": {ramBase, 16, transport.LocLenErr}, "empty": {ramBase, 0, transport.LocLenErr}} {
+			t.Run(name, func(t *testing.T) {
+				qa, qb = a.qp(), b.qp()
+				a.up(qa, b.nic.Addrs()[0], qb.QPN())
+				b.up(qb, a.nic.Addrs()[0], qa.QPN())
+				post(qa, wr(3, bad.addr), nil, a.sge(0, bad.n))
+				w.want(a, 3, bad.want)
+			})
+		}
+	})
+}

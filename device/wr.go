@@ -23,6 +23,9 @@ func (q *QP) fetchSend(i uint32, wr *transport.SendWR) bool {
 		wr.Flags |= transport.FlagSignaled
 	}
 	wr.Fail = q.checkSend(&e, n, wr)
+	if wr.Op == transport.OpAtomicWrite && wr.Fail == transport.OK {
+		wr.Fail = checkAtomicWrite(wr)
+	}
 	if q.typ == transport.UD && wr.Fail == transport.OK {
 		//= MR-COEX-030
 		if wr.Fail = q.checkUD(&e, wr); wr.Fail == transport.OK && wr.Length > uint32(mtus[q.ctx.nic.cfg.activeMTU()-1]) {
@@ -41,7 +44,7 @@ func (q *QP) fetchSend(i uint32, wr *transport.SendWR) bool {
 
 const knownFlags = hostq.SendFence | hostq.SendSignaled | hostq.SendSolicited | hostq.SendInline
 
-func known(o transport.Op) bool { return o <= transport.OpSendInv }
+func known(o transport.Op) bool { return o <= transport.OpSendInv || o == transport.OpAtomicWrite }
 
 // checkSend checks the copy e of a descriptor, with n SGEs copied, and fills wr's list.
 func (q *QP) checkSend(e *hostq.SQE, n int, wr *transport.SendWR) transport.Status {
@@ -85,6 +88,18 @@ func (q *QP) checkSend(e *hostq.SQE, n int, wr *transport.SendWR) transport.Stat
 		s = transport.LocLenErr
 	}
 	return s
+}
+
+// checkAtomicWrite refuses what would not be 8 bytes that become visible together.
+func checkAtomicWrite(wr *transport.SendWR) transport.Status {
+	switch {
+	case wr.Length != atomicBytes:
+		return transport.LocLenErr
+	//= MR-VRB-010
+	case wr.RemoteAddr%atomicBytes != 0:
+		return transport.RemInvReqErr
+	}
+	return transport.OK
 }
 
 // checkList checks a list of local memory and appends what is not empty to out.
@@ -136,6 +151,7 @@ const (
 	wcFetchAdd  = 4
 	wcBindMW    = 5
 	wcLocalInv  = 6
+	wcAtomicWr  = 9
 	wcRecv      = 128
 	wcRecvImm   = 129
 	wcGRH       = 1 << 0
@@ -155,6 +171,8 @@ func wcOpcode(o transport.Op) uint8 {
 		return wcCmpSwap
 	case transport.OpFetchAdd:
 		return wcFetchAdd
+	case transport.OpAtomicWrite:
+		return wcAtomicWr
 	case transport.OpBindMW:
 		return wcBindMW
 	case transport.OpLocalInv:
@@ -287,7 +305,8 @@ func (n *NIC) RecvDone(owner any, r *transport.RecvWR, i transport.RecvInfo) {
 		e.WCFlags, e.Imm = wcWithImm, i.Imm
 	case transport.OpSendInv:
 		e.WCFlags, e.Imm = wcWithInv, i.Imm
-	case transport.OpSend, transport.OpWrite, transport.OpRead, transport.OpCmpSwap, transport.OpFetchAdd, transport.OpLocalInv, transport.OpBindMW:
+	case transport.OpSend, transport.OpWrite, transport.OpRead, transport.OpCmpSwap, transport.OpFetchAdd, transport.OpLocalInv, transport.OpBindMW,
+		transport.OpAtomicWrite:
 	}
 	if i.GRH {
 		e.WCFlags |= wcGRH

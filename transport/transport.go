@@ -53,7 +53,9 @@ const (
 	OpLocalInv Op = 7
 	OpBindMW   Op = 8
 	OpSendInv  Op = 9
-	opNames       = "WRITE,WRITE_IMM,SEND,SEND_IMM,READ,CMP_SWAP,FETCH_ADD,LOCAL_INV,BIND_MW,SEND_INV"
+	// OpAtomicWrite is a WRITE of 8 bytes to an aligned address, whose bytes become visible together.
+	OpAtomicWrite Op = 15
+	opNames          = "WRITE,WRITE_IMM,SEND,SEND_IMM,READ,CMP_SWAP,FETCH_ADD,LOCAL_INV,BIND_MW,SEND_INV,,,,,,ATOMIC_WRITE"
 )
 
 // String returns the name as in ibv_wr_opcode.
@@ -63,7 +65,7 @@ func (o Op) String() string { return name(opNames, int(o)) }
 func (o Op) IsSend() bool { return o == OpSend || o == OpSendImm || o == OpSendInv }
 
 // IsWrite reports whether the request writes remote memory.
-func (o Op) IsWrite() bool { return o == OpWrite || o == OpWriteImm }
+func (o Op) IsWrite() bool { return o == OpWrite || o == OpWriteImm || o == OpAtomicWrite }
 
 // IsAtomic reports whether the request is CMP_SWAP or FETCH_ADD.
 func (o Op) IsAtomic() bool { return o == OpCmpSwap || o == OpFetchAdd }

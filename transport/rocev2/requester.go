@@ -113,7 +113,7 @@ func (q *QP) Post(now mono.Time) {
 	}
 	r.end = w.last + 1
 	switch {
-	case w.Op.HasResponse() && r.maxRd == 0, w.Op > transport.OpFetchAdd && w.Op != transport.OpSendInv: // it could never go
+	case w.Op.HasResponse() && r.maxRd == 0, w.Op > transport.OpFetchAdd && w.Op != transport.OpSendInv && w.Op != transport.OpAtomicWrite: // it could never go
 		q.refuse(w, transport.LocQPOpErr)
 	case w.Length > 1<<31:
 		q.refuse(w, transport.LocLenErr)
@@ -230,7 +230,7 @@ func dataOpcode(o transport.Op, first, last bool) ib.Opcode {
 	// The last packet, alone or not.
 	code := ib.SendLast
 	switch o {
-	case transport.OpWrite:
+	case transport.OpWrite, transport.OpAtomicWrite:
 		code = ib.WriteLast
 	case transport.OpWriteImm:
 		code = ib.WriteLastImm

@@ -359,9 +359,19 @@ static void wr_send_tso(struct ibv_qp_ex *ex, void *hdr, uint16_t hdr_sz, uint16
     set_err(container_of(ex, struct mr_qp, ibv), EOPNOTSUPP);
 }
 
+/* The value travels in the request. */
 static void wr_atomic_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, const void *value) {
-    (void)rkey, (void)addr, (void)value;
-    set_err(container_of(ex, struct mr_qp, ibv), EOPNOTSUPP);
+    struct mr_qp *qp = container_of(ex, struct mr_qp, ibv);
+    rdma(ex, IBV_WR_ATOMIC_WRITE, rkey, addr, 0);
+    if (!qp->ex_wqe)
+        return;
+    if (qp->max_inline < 8) {
+        set_err(qp, EINVAL);
+        return;
+    }
+    memcpy(qp->ex_wqe + 1, value, 8);
+    qp->ex_wqe->flags |= MR_SEND_INLINE;
+    qp->ex_wqe->inline_len = 8;
 }
 
 static void wr_set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey) {
