@@ -22,6 +22,7 @@ func hostile(t testing.TB, data []byte) {
 	evil.up(q, b.nic.Addrs()[0], oq.QPN())
 	other.up(oq, a.nic.Addrs()[0], q.QPN())
 	ud, ah := evil.ud(), evil.ah(b.nic.Addrs()[0])
+	sh := newVillainShared(t, w, evil, other)
 	le := binary.LittleEndian
 	mem := evil.Mem.Bytes()
 	for i := range 16 {
@@ -72,6 +73,10 @@ func hostile(t testing.TB, data []byte) {
 			}
 		case 5:
 			evil.ctx.ResizeCQ(w.now, &hostq.CreateCQ{Handle: evil.cq, Entries: uint32(where), Ring: evil.CQ.Off})
+		case 8: // a shared receive queue's slots and numbers
+			sh.attack(op, where, payload)
+		case 9: // windows that come and go, bound to anything
+			attackWindows(evil, q, op, where, n)
 		default:
 			w.step(1 + int(op&7))
 		}
@@ -92,6 +97,66 @@ func hostile(t testing.TB, data []byte) {
 		if n.C.Live != (device.Live{}) {
 			t.Fatalf("left over: %+v", n.C.Live)
 		}
+	}
+}
+
+// villainShared is a shared receive queue of a hostile program, with a QP to which an accomplice sends.
+type villainShared struct {
+	q      *hostqtest.Shared
+	handle uint32
+	evil   *prog
+	other  *prog
+	from   *qpair
+}
+
+func newVillainShared(t testing.TB, w *world, evil, other *prog) *villainShared {
+	s := &villainShared{q: evil.NewShared(16, 128), evil: evil, other: other, from: other.qp()}
+	s.handle = must(evil.ctx.CreateSRQ(&hostq.CreateSRQ{PD: evil.pd, Entries: 16, MaxSGE: 2, Stride: 128, Ring: s.q.Off, Slots: s.q.Slots, Cookie: 1}))(t)
+	to := &qpair{SQ: evil.NewQueue(4, 128, evil.bell)}
+	evil.bell++
+	to.QP = must(evil.ctx.CreateQP(&hostq.CreateQP{PD: evil.pd, Type: 2, SendCQ: evil.cq, RecvCQ: evil.cq, SRQ: s.handle, SQEntries: 4, SQStride: 128,
+		MaxSendSGE: 1, SQRing: to.SQ.Off, SQDoorbell: to.SQ.Bell}))(t)
+	evil.up(to, other.nic.Addrs()[0], s.from.QPN())
+	other.up(s.from, evil.nic.Addrs()[0], to.QPN())
+	return s
+}
+
+func (s *villainShared) attack(op byte, where int, payload []byte) {
+	mem := s.evil.Mem.Bytes()
+	switch op & 7 {
+	case 0:
+		s.q.Post(uint32(where)&15, uint64(where), s.evil.sge(0, uint32(where)))
+	case 1:
+		s.q.PostRaw(uint32(where) << (op & 31))
+	case 2:
+		copy(mem[s.q.Slots+uint64(where)%(16*128-256):], payload)
+	case 3:
+		copy(mem[s.q.Off+uint64(where)%(hostq.RingHdr+64):], payload)
+	case 4:
+		s.evil.ctx.ModifySRQ(&hostq.SRQAttr{Handle: s.handle, Mask: uint32(len(payload)) & 3, Limit: uint32(where), MaxWR: uint32(where)})
+	default:
+		post(s.from, hostq.SQE{WRID: 1, Opcode: hostq.WRSend}, nil, s.other.sge(0, uint32(where)&0xfff))
+	}
+}
+
+// attackWindows allocates, binds, invalidates and frees windows with keys that are nearly right.
+func attackWindows(p *prog, q *qpair, op byte, where, n int) {
+	key := p.mr.Key()
+	if m, err := p.ctx.AllocMW(&hostq.AllocMW{PD: p.pd, Type: 1 + uint32(op&1)}); err == nil {
+		key = m.Key() ^ uint32(n)&0xff
+	}
+	switch op & 7 {
+	case 0, 1, 2:
+		post(q, binding(1, key, p.mr, ramBase+uint64(where), uint64(n), uint32(where)), nil)
+	case 3:
+		post(q, hostq.SQE{WRID: 1, Opcode: hostq.WRLocalInv, Imm: key}, nil)
+	case 4:
+		post(q, hostq.SQE{WRID: 1, Opcode: hostq.WRSendInv, Imm: key}, nil, p.sge(0, uint32(n)))
+	case 5:
+		post(q, hostq.SQE{WRID: 1, Opcode: hostq.WRAtomicWrite, RKey: key, RemoteAddr: ramBase + uint64(where)}, nil, p.sge(0, uint32(n)))
+	default:
+		p.ctx.FreeMW(uint32(where) & 15)
+		p.ctx.DeregMR(uint32(where) & 3)
 	}
 }
 
