@@ -95,7 +95,7 @@ func (n *NIC) ContextInfos() []ContextInfo {
 // QPInfo is a QP as it is shown to people.
 type QPInfo struct {
 	QPN, RemoteQPN uint32
-	Type           string // RC or UD
+	Type           string // RC, UC or UD
 	Transport      string // metaroce or rocev2; "" where there is no choice
 	Plane          int    // RoCEv2: the one it keeps to; else -1
 	State          State
@@ -110,7 +110,7 @@ func (n *NIC) QPInfos() []QPInfo {
 	for _, c := range n.contexts {
 		c.qps.all(func(_ uint32, q *QP) {
 			i := QPInfo{QPN: q.qpn, Type: q.typ.String(), Transport: transportOf(q.eng), Plane: planeOf(q.eng), State: q.state, PID: c.PID, Outstanding: q.sqOut}
-			if q.typ == transport.RC && q.state >= RTR && q.state <= SQE {
+			if q.typ != transport.UD && q.state >= RTR && q.state <= SQE {
 				i.RemoteQPN, i.Remote = q.attr.DestQPNum, q.rtr().RemoteAddr.String()
 			}
 			out = append(out, i)

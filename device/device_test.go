@@ -403,8 +403,8 @@ func TestObjects(t *testing.T) {
 		_, err := a.ctx.CreateCQ(&c)
 		wantErr(name, err, syscall.EINVAL)
 	}
-	_, err = a.ctx.CreateQP(&hostq.CreateQP{PD: a.pd, SendCQ: a.cq, RecvCQ: a.cq, Type: 3})
-	wantErr("UC", err, syscall.EOPNOTSUPP)
+	_, err = a.ctx.CreateQP(&hostq.CreateQP{PD: a.pd, SendCQ: a.cq, RecvCQ: a.cq, Type: 8})
+	wantErr("raw packets", err, syscall.EOPNOTSUPP)
 	a.ctx.Close(w.now)
 	b.ctx.Close(w.now)
 	w.step(10)

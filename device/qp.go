@@ -57,19 +57,13 @@ type queue struct {
 	hasRng bool
 }
 
-const (
-	qpTypeRC  = 2 // enum ibv_qp_type
-	qpTypeUD  = 4
-	maxStride = 1024 // of a slot: a descriptor with MaxSGE pieces fits, and grows once more
-)
+// maxStride bounds a slot: a descriptor with MaxSGE pieces fits, and grows once more.
+const maxStride = 1024
 
 // CreateQP makes a QP in RESET.
 func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
-	typ := transport.RC
-	if r.Type == qpTypeUD {
-		typ = transport.UD
-	}
-	if r.Type != qpTypeRC && r.Type != qpTypeUD || r.XRCD != 0 {
+	typ, ok := serviceOf(r.Type)
+	if !ok || r.XRCD != 0 {
 		return nil, syscall.EOPNOTSUPP
 	}
 	pd, scq, rcq := c.pds.get(r.PD), c.cqs.get(r.SendCQ), c.cqs.get(r.RecvCQ)

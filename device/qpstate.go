@@ -151,10 +151,7 @@ func checkTransition(typ transport.QPType, from, to State, mask uint32) bool {
 	if from >= numStates || to >= numStates {
 		return false
 	}
-	t := &rcTransitions[from][to]
-	if typ == transport.UD {
-		t = &udTransitions[from][to]
-	}
+	t := &transitionsOf(typ)[from][to]
 	mask &^= maskState
 	return t.valid && mask&t.required == t.required && mask&^(t.required|t.optional) == 0
 }

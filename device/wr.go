@@ -49,7 +49,7 @@ func known(o transport.Op) bool { return o <= transport.OpSendInv || o == transp
 // checkSend checks the copy e of a descriptor, with n SGEs copied, and fills wr's list.
 func (q *QP) checkSend(e *hostq.SQE, n int, wr *transport.SendWR) transport.Status {
 	switch {
-	case !known(wr.Op), e.Flags&^knownFlags != 0:
+	case !known(wr.Op), !q.offers(wr.Op), e.Flags&^knownFlags != 0:
 		return transport.LocQPOpErr
 	//= MR-VRB-009
 	case wr.Op.HasResponse() && (e.Flags&hostq.SendInline != 0 || q.attr.MaxRdAtomic == 0):

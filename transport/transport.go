@@ -86,7 +86,8 @@ type QPType uint8
 const (
 	RC QPType = iota
 	UD
-	qpTypeNames = "RC,UD"
+	UC
+	qpTypeNames = "RC,UD,UC"
 )
 
 // String returns the service's name.

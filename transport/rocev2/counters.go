@@ -20,6 +20,9 @@ type Counters struct {
 	DropAhead, DropBusy                    uint64 // beyond a gap; behind a request that fails
 	DropDuplicate, DropResponse            uint64 // had before and not remembered; response or acknowledgement to nothing
 	DropQKey, DropUDNoRecv, DropUDTooLong  uint64 // UD: wrong key, no receive posted, its receive too short
+	DropUCGap, DropUCCut                   uint64 // UC: packets behind one that is missing; messages that broke off
+	DropUCNoRecv, DropUCTooLong            uint64 // UC: messages without a receive, or longer than it
+	DropUCAccess, DropUCInvalid            uint64 // UC: WRITEs to where they may not; messages of no right form
 	DropGroup                              uint64 // UD: multicast to a group without members here
 	Duplicates, Replays                    uint64 // requests had before and answered again; READs and atomics of them
 	Retransmits, GoBacks, Timeouts         uint64

@@ -1,4 +1,4 @@
-// Package rocev2 is the RoCEv2 engine: RC with go-back-N and DCQCN, and UD, as IBTA describes them. It speaks to NICs
+// Package rocev2 is the RoCEv2 engine: RC with go-back-N and DCQCN, UC, and UD, as IBTA describes them. It speaks to NICs
 // and to soft-RoCE that know nothing of MetaRoCE, and is what MetaRoCE is compared with; so it does what a good hardware
 // NIC does. It does no I/O, reads no clock and starts no goroutine.
 //
@@ -200,7 +200,7 @@ func (e *Engine) Detach(q *QP, group netip.Addr) bool {
 // InFlight returns the request packets without an end, all QPs together; 0 when everything is quiet.
 func (e *Engine) InFlight() (n int) {
 	for _, q := range e.list {
-		if q.typ == transport.RC && q.state >= StateRTS && q.state != StateErr {
+		if q.typ != transport.UD && q.state >= StateRTS && q.state != StateErr {
 			n += int(q.req.max - q.req.una)
 		}
 	}

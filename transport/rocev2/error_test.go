@@ -302,7 +302,8 @@ func TestDropped(t *testing.T) {
 		p    pkt.Packet
 		c    *uint64
 	}{
-		{"opcode", with(func(h *ib.Header) { h.Op = 0x2A }), &e.C.Drop[ib.DropOpcode]},
+		{"opcode", with(func(h *ib.Header) { h.Op = 0x2D }), &e.C.Drop[ib.DropOpcode]},
+		{"UC to RC", with(func(h *ib.Header) { h.Service = ib.UC }), &e.C.DropType},
 		{"icrc", broken, &e.C.Drop[ib.DropICRC]},
 		{"partition", with(func(h *ib.Header) { h.PKey = 0x8001 }), &e.C.DropPKey},
 		{"no QP", with(func(h *ib.Header) { h.DestQP = 5 }), &e.C.DropQPN},

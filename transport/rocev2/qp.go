@@ -37,7 +37,7 @@ type QPConfig struct {
 	SRQ        bool
 }
 
-// RTRAttr is what a QP needs to receive. UD uses none of it but Local, if at all.
+// RTRAttr is what a QP needs to receive. UD uses none of it but Local, if at all; UC no READs and no RNR.
 type RTRAttr struct {
 	Local, Remote   netip.Addr // GIDs
 	RemoteQPN       uint32
@@ -59,7 +59,7 @@ type RTSAttr struct {
 	MaxRdAtomic int
 }
 
-// QP is one reliable connection or one datagram QP.
+// QP is one connection, reliable or not, or one datagram QP.
 type QP struct {
 	e         *Engine
 	owner     any
@@ -177,7 +177,7 @@ func (q *QP) ToRTS(now mono.Time, r RTSAttr) {
 // nothing is outstanding.
 func (q *QP) Change(now mono.Time, r RTRAttr, s RTSAttr) bool {
 	q.e.tick(now)
-	if q.typ != transport.RC || q.state != StateRTS && q.state != StateSQD {
+	if q.typ == transport.UD || q.state != StateRTS && q.state != StateSQD {
 		return true
 	}
 	q.local, q.remote = r.Local, r.Remote
@@ -335,7 +335,7 @@ func (q *QP) RecvPosted(now mono.Time, _ uint32) {
 func (q *QP) choices(order *[maxPlanes]int, any bool) (n int) {
 	e := q.e
 	for i := range e.planes {
-		if !any && !e.planes[i].up || q.typ == transport.RC && q.mtu+ib.MaxOverhead > e.cfg.Planes[i].PacketMax {
+		if !any && !e.planes[i].up || q.typ != transport.UD && q.mtu+ib.MaxOverhead > e.cfg.Planes[i].PacketMax {
 			continue
 		}
 		k := n

@@ -22,6 +22,7 @@ const (
 	jobResponse                // at the requester, in order
 	jobGap                     // a response beyond a gap
 	jobDatagram
+	jobUC
 )
 
 // job is one packet between its arrival and what becomes of it.
@@ -37,6 +38,7 @@ type job struct {
 	imm      uint32
 	srcQP    uint32
 	kind     jobKind
+	msg      uint8 // UC: which message
 	wrOp     transport.Op
 	status   transport.Status // why the receive fails
 	syndrome ib.Syndrome      // jobAck: received; jobRequest: found bad at arrival
@@ -66,7 +68,7 @@ func (o *rx) job(kind jobKind, q *QP) *job {
 	o.jobs = o.jobs[:len(o.jobs)+1]
 	j := &o.jobs[len(o.jobs)-1]
 	j.q, j.recv, j.inline, j.op, j.nops, j.inc, j.kind = q, nil, nil, int32(len(o.ops)), 0, q.inc, kind
-	j.psn, j.res, j.length, j.imm, j.srcQP, j.wrOp, j.status, j.syndrome = 0, 0, 0, 0, 0, transport.OpSend, transport.OK, 0
+	j.msg, j.psn, j.res, j.length, j.imm, j.srcQP, j.wrOp, j.status, j.syndrome = 0, 0, 0, 0, 0, 0, transport.OpSend, transport.OK, 0
 	j.last, j.se, j.ackReq, j.read, j.bad = false, false, false, false, false
 	return j
 }
@@ -82,8 +84,9 @@ func (e *Engine) HandlePackets(now mono.Time, ps []pkt.Packet) {
 	e.tick(now)
 	for i := range ps {
 		e.receive(&ps[i])
-		// What follows an invalidation may need the key that ends there.
-		if n := len(e.in.jobs); n == cap(e.in.jobs) || n > 0 && e.in.jobs[n-1].wrOp == transport.OpSendInv {
+		// What follows an invalidation may need the key that ends there; of UC a WRITE may need no receive in the end.
+		if n := len(e.in.jobs); n == cap(e.in.jobs) || n > 0 && (e.in.jobs[n-1].wrOp == transport.OpSendInv ||
+			e.in.jobs[n-1].wrOp == transport.OpWriteImm && e.in.jobs[n-1].kind == jobUC) {
 			e.commit()
 		}
 	}
@@ -119,7 +122,7 @@ func (e *Engine) receive(p *pkt.Packet) {
 	}
 	ud := h.Op == ib.UDSend || h.Op == ib.UDSendImm
 	switch {
-	case ud != (q.typ == transport.UD):
+	case ud != (q.typ == transport.UD), h.Op != ib.CNP && h.Service != serviceOf(q.typ):
 		e.C.DropType++
 		return
 	case ud:
@@ -142,6 +145,8 @@ func (e *Engine) receive(p *pkt.Packet) {
 		if e.cfg.CC == CCDCQCN && q.plane >= 0 {
 			q.flow.OnCNP(e.now)
 		}
+	case q.typ == transport.UC:
+		e.onUC(q, &h, payload)
 	case h.Op == ib.Ack:
 		e.onAck(q, &h)
 	case h.Op.IsResponse():
@@ -203,6 +208,8 @@ func (e *Engine) settle(j *job) {
 		q.settleResponse(j, err)
 	case jobGap:
 		q.settleGap(j)
+	case jobUC:
+		q.settleUC(j, err)
 	case jobDatagram:
 		q.settleDatagram(j, err)
 	}

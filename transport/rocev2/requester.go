@@ -113,7 +113,7 @@ func (q *QP) Post(now mono.Time) {
 	}
 	r.end = w.last + 1
 	switch {
-	case w.Op.HasResponse() && r.maxRd == 0, w.Op > transport.OpFetchAdd && w.Op != transport.OpSendInv && w.Op != transport.OpAtomicWrite: // it could never go
+	case !q.offers(w.Op): // it could never go
 		q.refuse(w, transport.LocQPOpErr)
 	case w.Length > 1<<31:
 		q.refuse(w, transport.LocLenErr)
@@ -194,6 +194,10 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 	}
 	if r.next = last + 1; r.next > w.last {
 		r.cur++
+	}
+	if q.typ == transport.UC { // nothing will come back
+		r.max = r.next
+		return
 	}
 	if fresh {
 		r.max = max(r.max, r.next)
@@ -389,7 +393,7 @@ func (q *QP) flushSends() {
 // rto is how long to wait for progress: the QP's own timeout, or an adaptive one while that is shorter.
 func (q *QP) rto() mono.Duration {
 	r := &q.req
-	if q.e.cfg.FixedRTO {
+	if q.e.cfg.FixedRTO || q.typ == transport.UC {
 		return r.timeout
 	}
 	d := max(q.rtoMin(), r.srtt+4*r.rttvar)

@@ -40,6 +40,7 @@ type responder struct {
 	kind    msgKind
 	recv    *transport.RecvWR // of the message being received
 	off     uint32            // bytes of it so far
+	msg     uint8             // UC: its number
 	va      uint64
 	length  uint32 // of a WRITE
 	rkey    uint32
@@ -275,7 +276,7 @@ func (q *QP) takeSend(j *job, h *ib.Header, payload []byte) {
 	case off == 0 && j.last && n <= inlineMax:
 		j.inline = payload
 	default:
-		*e.in.op(j) = transport.MemOp{Kind: transport.MemScatter, QP: q.owner, Recv: j.recv, Off: off, Buf: payload, Chain: q.qpn}
+		*e.in.op(j) = transport.MemOp{Kind: transport.MemScatter, QP: q.owner, Recv: j.recv, Off: off, Buf: payload, Chain: q.chain()}
 	}
 }
 
@@ -291,13 +292,16 @@ func (q *QP) takeWrite(j *job, h *ib.Header, payload []byte) {
 	s.off += n
 	j.length = s.off
 	if h.Op.HasImm() {
-		j.recv, j.wrOp, j.imm = s.recv, transport.OpWriteImm, h.Imm
+		j.wrOp, j.imm = transport.OpWriteImm, h.Imm
+		if q.typ != transport.UC {
+			j.recv = s.recv
+		}
 	}
 	switch {
 	case !q.sized(h, len(payload)) || uint64(off)+uint64(n) > uint64(s.length) || j.last != (s.off == s.length):
 		j.syndrome, j.status = ib.NakInvalid, transport.RemInvReqErr
 	case n > 0:
-		*e.in.op(j) = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: s.va + uint64(off), RKey: s.rkey, Buf: payload, Swap: uint64(s.length - off), Chain: q.qpn}
+		*e.in.op(j) = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: s.va + uint64(off), RKey: s.rkey, Buf: payload, Swap: uint64(s.length - off), Chain: q.chain()}
 	}
 }
 

@@ -131,7 +131,7 @@ func (e *Engine) txJob(q *QP, kind txKind, b *pkt.Batch) *txJob {
 	t.n++
 	p := b.Next()
 	*j = txJob{p: p, q: q, kind: kind, op: -1}
-	j.hdr.PKey, j.hdr.DestQP = ib.PKeyDefault, q.remoteQPN
+	j.hdr.PKey, j.hdr.DestQP, j.hdr.Service = ib.PKeyDefault, q.remoteQPN, serviceOf(q.typ)
 	p.Plane, p.Src, p.Dst, p.SrcPort, p.TOS, p.TTL, p.FlowLabel = uint8(q.plane), q.local, q.remote, q.srcPort, q.tos, q.ttl, q.flowLabel
 	return j
 }
@@ -237,8 +237,11 @@ func (e *Engine) finishTx(b *pkt.Batch) {
 			continue
 		}
 		e.seal(j)
-		if j.kind == txDatagram {
+		switch {
+		case j.kind == txDatagram:
 			j.q.datagramSent()
+		case j.kind == txRequest && j.q.typ == transport.UC:
+			j.q.sentUC(j.psn)
 		}
 	}
 	if failed {

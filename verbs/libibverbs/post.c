@@ -70,6 +70,12 @@ static void put_list(uint8_t *to, const struct ibv_sge *list, int n) {
         s[i] = (struct mr_sge){.addr = list[i].addr, .length = list[i].length, .lkey = list[i].lkey};
 }
 
+/* What UC has: nothing that the other end would have to answer. */
+static bool uc_has(enum ibv_wr_opcode op) {
+    return op == IBV_WR_SEND || op == IBV_WR_SEND_WITH_IMM || op == IBV_WR_RDMA_WRITE ||
+           op == IBV_WR_RDMA_WRITE_WITH_IMM || op == IBV_WR_LOCAL_INV || op == IBV_WR_BIND_MW;
+}
+
 /* The part of a request that depends on its opcode. */
 static int put_opcode(struct mr_qp *qp, struct mr_sqe *h, const struct ibv_send_wr *wr) {
     switch (wr->opcode) {
@@ -116,6 +122,9 @@ static int put_opcode(struct mr_qp *qp, struct mr_sqe *h, const struct ibv_send_
         h->u.ud.ah = wr->wr.ud.ah->handle;
         h->u.ud.qpn = wr->wr.ud.remote_qpn;
         h->u.ud.qkey = wr->wr.ud.remote_qkey;
+    } else if (qp->ibv.qp_base.qp_type == IBV_QPT_UC) {
+        if (!uc_has(wr->opcode))
+            return EINVAL;
     } else if (qp->ibv.qp_base.qp_type == IBV_QPT_XRC_SEND) {
         h->xrc_srqn = wr->qp_type.xrc.remote_srqn;
     }

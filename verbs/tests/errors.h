@@ -108,5 +108,6 @@ void fork_safety(void);
 void cancelled_threads(void);
 void closed_under_waiter(void);
 void resize_while_armed(void);
+void uc_rules(void);
 
 #endif

@@ -151,6 +151,7 @@ static const struct {
     CASE(cancelled_threads),
     CASE(closed_under_waiter),
     CASE(resize_while_armed),
+    CASE(uc_rules),
 };
 
 int main(int argc, char **argv) {

@@ -13,7 +13,7 @@ const (
 	DropLength
 	// DropTVer: the transport header version of BTH is not 0.
 	DropTVer
-	// DropOpcode: no opcode of RC, UD or CNP.
+	// DropOpcode: no opcode of RC, UC, XRC, UD or CNP.
 	DropOpcode
 	// DropExtension: the extension headers of this opcode are cut off.
 	DropExtension

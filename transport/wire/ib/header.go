@@ -1,4 +1,4 @@
-// Package ib holds the codecs of RoCEv2 packets as IBTA defines them for RC and UD: from BTH to ICRC.
+// Package ib holds the codecs of RoCEv2 packets as IBTA defines them for RC, UC, XRC and UD: from BTH to ICRC.
 //
 // Every function works on bytes of the caller and allocates nothing. Bytes from the network never cause a panic: what
 // is wrong with them is a Drop reason, to be counted by the caller.
@@ -20,6 +20,7 @@ import (
 // Lengths in bytes.
 const (
 	BTHLen       = 12
+	XRCETHLen    = 4
 	DETHLen      = 8
 	RETHLen      = 16
 	AtomicETHLen = 28
@@ -32,10 +33,11 @@ const (
 
 	MinPacket   = BTHLen + ICRCLen
 	MaxOverhead = BTHLen + RETHLen + ImmDtLen + ICRCLen // around the payload, at most
+	XRCOverhead = MaxOverhead + XRCETHLen
 	UDOverhead  = BTHLen + DETHLen + ImmDtLen + ICRCLen
 )
 
-var extLens = [...]uint8{DETHLen, RETHLen, AtomicETHLen, AETHLen, AtomicAckLen, ImmDtLen, IETHLen}
+var extLens = [...]uint8{XRCETHLen, DETHLen, RETHLen, AtomicETHLen, AETHLen, AtomicAckLen, ImmDtLen, IETHLen}
 
 // Fields of BTH.
 const (
@@ -65,17 +67,19 @@ const MulticastQPN = 0xFFFFFF
 
 // Header is all that the headers of one packet say. Which of the fields below PSN are on the wire depends on Op.
 type Header struct {
-	Op     Opcode
-	SE     bool
-	NoMig  bool  // MigReq is sent as 1, which hardware expects, unless this is set
-	Pad    uint8 // bytes of zero behind the payload, 0 to 3
-	FECN   bool
-	BECN   bool
-	AckReq bool
-	PKey   uint16
-	DestQP uint32
-	PSN    serial.PSN
+	Op      Opcode
+	Service Service
+	SE      bool
+	NoMig   bool  // MigReq is sent as 1, which hardware expects, unless this is set
+	Pad     uint8 // bytes of zero behind the payload, 0 to 3
+	FECN    bool
+	BECN    bool
+	AckReq  bool
+	PKey    uint16
+	DestQP  uint32
+	PSN     serial.PSN
 
+	SRQN     uint32   // XRCETH, 24 bits
 	Syndrome Syndrome // AETH
 	MSN      uint32   // AETH, 24 bits
 	VA       uint64   // RETH, AtomicETH
@@ -91,7 +95,10 @@ type Header struct {
 }
 
 // Size returns the length of all headers: where the payload begins.
-func (h *Header) Size() int { return BTHLen + int(ops[h.Op].len) }
+func (h *Header) Size() int { return BTHLen + int(ops[h.code()].len) }
+
+// code is the opcode on the wire.
+func (h *Header) code() uint8 { return uint8(h.Op) | uint8(h.Service) }
 
 // PadFor sets Pad for a payload of n bytes and returns it.
 func (h *Header) PadFor(n int) int {
@@ -121,7 +128,7 @@ func (h *Header) Put(b []byte) int {
 	if h.AckReq {
 		ack = bitAckReq << 24
 	}
-	b[0], b[offFlags] = byte(h.Op), flags
+	b[0], b[offFlags] = h.code(), flags
 	binary.BigEndian.PutUint16(b[offPKey:], h.PKey)
 	binary.BigEndian.PutUint32(b[offECN:], ecn|h.DestQP&mask24)
 	binary.BigEndian.PutUint32(b[offAck:], ack|uint32(h.PSN)&mask24)
@@ -130,7 +137,11 @@ func (h *Header) Put(b []byte) int {
 }
 
 func (h *Header) putExt(b []byte) {
-	e := ops[h.Op].ext
+	e := ops[h.code()].ext
+	if e&extXRC != 0 {
+		binary.BigEndian.PutUint32(b, h.SRQN&mask24)
+		b = b[XRCETHLen:]
+	}
 	if e&extDETH != 0 {
 		binary.BigEndian.PutUint32(b, h.QKey)
 		binary.BigEndian.PutUint32(b[4:], h.SrcQP&mask24)
@@ -177,11 +188,11 @@ func Decode(b []byte, h *Header) (payload []byte, d Drop) {
 	if flags&maskTVer != 0 {
 		return nil, DropTVer
 	}
-	h.Op = Opcode(b[0])
-	i := &ops[h.Op]
+	i := &ops[b[0]]
 	if !i.known {
 		return nil, DropOpcode
 	}
+	h.Op, h.Service = i.op, i.service
 	h.SE, h.NoMig, h.Pad = flags&bitSE != 0, flags&bitMig == 0, flags>>shiftPad&3
 	h.PKey = binary.BigEndian.Uint16(b[offPKey:])
 	h.FECN, h.BECN = b[offECN]&bitFECN != 0, b[offECN]&bitBECN != 0
@@ -203,7 +214,11 @@ func Decode(b []byte, h *Header) (payload []byte, d Drop) {
 }
 
 func (h *Header) getExt(b []byte) {
-	e := ops[h.Op].ext
+	e := ops[h.code()].ext
+	if e&extXRC != 0 {
+		h.SRQN = binary.BigEndian.Uint32(b) & mask24
+		b = b[XRCETHLen:]
+	}
 	if e&extDETH != 0 {
 		h.QKey = binary.BigEndian.Uint32(b)
 		h.SrcQP = binary.BigEndian.Uint32(b[4:]) & mask24

@@ -147,7 +147,7 @@ func TestDrops(t *testing.T) {
 		want Drop
 	}{
 		{ok, Accepted}, {nil, DropLength}, {ok[:12], DropLength}, {ok[:63], DropLength}, {with(1, 1), DropTVer},
-		{with(0, 0x15), DropOpcode}, {with(0, 0xC0), DropOpcode}, {with(0, 0x20), DropOpcode},
+		{with(0, 0x15), DropOpcode}, {with(0, 0xC0), DropOpcode}, {with(0, 0x2C), DropOpcode}, {with(0, 0x40), DropOpcode}, {with(0, 0xB5), DropOpcode}, {with(0, 0x20), Accepted}, {with(0, 0xA0)[:16], DropExtension},
 		{with(0, byte(WriteOnly))[:28], DropExtension}, {with(1, 0x30)[:16], DropPad}, {with(0, byte(Ack)), DropPayload},
 	} {
 		var h Header

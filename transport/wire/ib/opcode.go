@@ -2,8 +2,18 @@ package ib
 
 import "strconv"
 
-// Opcode is the BTH opcode.
+// Opcode is the BTH opcode, for a connected service without the bits that say which: all have RC's operations.
 type Opcode uint8
+
+// Service is the connected service of a packet: what its opcode on the wire has above that of RC.
+type Service uint8
+
+// Services. UD and CNP have opcodes of their own, and Service RC.
+const (
+	RC  Service = 0x00
+	UC  Service = 0x20
+	XRC Service = 0xA0
+)
 
 // Opcodes of RC and UD, and the congestion notification packet.
 const (
@@ -39,7 +49,8 @@ const (
 type ext uint8
 
 const (
-	extDETH ext = 1 << iota
+	extXRC ext = 1 << iota
+	extDETH
 	extRETH
 	extAtomic
 	extAETH
@@ -57,6 +68,8 @@ const (
 
 type opInfo struct {
 	name    string
+	op      Opcode // of RC
+	service Service
 	ext     ext
 	len     uint8 // of the extension headers
 	pos     uint8
@@ -66,16 +79,14 @@ type opInfo struct {
 	resp    bool
 }
 
+// opTable has what is to be known of every opcode, by its value on the wire.
+type opTable [256]opInfo
+
 var ops = makeOps()
 
-func makeOps() (t [256]opInfo) {
+func makeOps() (t opTable) {
 	set := func(o Opcode, name string, e ext, pos uint8, payload bool) {
-		i := opInfo{name: name, ext: e, pos: pos, known: true, payload: payload}
-		for b, n := range extLens {
-			if e>>b&1 != 0 {
-				i.len += n
-			}
-		}
+		i := opInfo{name: name, op: o, ext: e, pos: pos, known: true, payload: payload, len: e.len()}
 		i.resp = o >= ReadRespFirst && o <= AtomicAck
 		i.request = o < 0x20 && !i.resp
 		t[o] = i
@@ -106,7 +117,40 @@ func makeOps() (t [256]opInfo) {
 	set(UDSend, "UD_SEND", extDETH, posOnly, true)
 	set(UDSendImm, "UD_SEND_IMM", extDETH|extImm, posOnly, true)
 	set(CNP, "CNP", 0, posOnly, true)
+	for o := range CNP {
+		t.derive(o)
+	}
 	return t
+}
+
+// derive sets what the other connected services have of an opcode of RC: UC what needs no answer and no key at the other
+// end to end, XRC everything, its requests with the number of a shared receive queue.
+func (t *opTable) derive(o Opcode) {
+	i := t[o]
+	if !i.request && !i.resp {
+		return
+	}
+	if o <= WriteOnlyImm {
+		u := i
+		u.name, u.service = "UC_"+i.name, UC
+		t[uint8(o)|uint8(UC)] = u
+	}
+	i.name, i.service = "XRC_"+i.name, XRC
+	if i.request {
+		i.ext |= extXRC
+		i.len = i.ext.len()
+	}
+	t[uint8(o)|uint8(XRC)] = i
+}
+
+// len is the length of extension headers.
+func (e ext) len() (n uint8) {
+	for b, l := range extLens {
+		if e>>b&1 != 0 {
+			n += l
+		}
+	}
+	return n
 }
 
 // Known reports whether the opcode is one of those above.

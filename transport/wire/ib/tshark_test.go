@@ -49,8 +49,8 @@ func TestTshark(t *testing.T) {
 		}
 		t.Skipf("needs tshark: %v", err)
 	}
-	var vs []golden
-	for _, name := range []string{"rocev2-rc.json", "rocev2-ud.json"} {
+	var vs []golden // of XRC it knows nothing
+	for _, name := range []string{"rocev2-rc.json", "rocev2-uc.json", "rocev2-ud.json"} {
 		vs = append(vs, makeGolden()[name].Vectors...)
 	}
 	// A capture of bare IP packets (link type 101).

@@ -208,8 +208,10 @@ func (w *bitWriter) icrc(data []byte) uint32 {
 
 func makeGolden() map[string]goldenFile {
 	return map[string]goldenFile{
-		"rocev2-rc.json": {"RoCEv2 packets of RC, one of every opcode, and a congestion notification: IP and UDP header, then BTH to ICRC.", goldenRC()},
-		"rocev2-ud.json": {"RoCEv2 packets of UD, to one node and to a group: IP and UDP header, then BTH to ICRC.", goldenUD()},
+		"rocev2-rc.json":  {"RoCEv2 packets of RC, one of every opcode, and a congestion notification: IP and UDP header, then BTH to ICRC.", goldenRC()},
+		"rocev2-uc.json":  {"RoCEv2 packets of UC, one of every opcode: IP and UDP header, then BTH to ICRC.", goldenUC()},
+		"rocev2-xrc.json": {"RoCEv2 packets of XRC, one of every opcode: IP and UDP header, then BTH to ICRC.", goldenXRC()},
+		"rocev2-ud.json":  {"RoCEv2 packets of UD, to one node and to a group: IP and UDP header, then BTH to ICRC.", goldenUD()},
 	}
 }
 

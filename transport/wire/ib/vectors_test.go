@@ -57,7 +57,7 @@ func TestGoldenPackets(t *testing.T) {
 				t.Errorf("%s: %v, ICRC %v", v.Name, d, s.Good(p))
 				continue
 			}
-			seen[h.Op] = true
+			seen[Opcode(h.code())] = true
 			if want := v.header(t); h != want {
 				t.Errorf("%s: decoded\n%+v, want\n%+v", v.Name, h, want)
 			}
@@ -81,6 +81,17 @@ func TestGoldenPackets(t *testing.T) {
 	}
 }
 
+// split takes a connected service's opcode apart.
+func split(code uint64) (Opcode, Service) {
+	switch code & 0xe0 {
+	case 0x20:
+		return Opcode(code & 0x1f), UC
+	case 0xa0:
+		return Opcode(code & 0x1f), XRC
+	}
+	return Opcode(code), RC
+}
+
 // header is what the parts of a golden packet say.
 func (v *golden) header(t *testing.T) (h Header) {
 	u := func(i int, field string) uint64 {
@@ -93,7 +104,8 @@ func (v *golden) header(t *testing.T) (h Header) {
 	for i := range v.Parts {
 		switch v.Parts[i].Header {
 		case "RoCEBTH":
-			h.Op, h.SE, h.NoMig, h.Pad = Opcode(u(i, "Opcode")), u(i, "SE") != 0, u(i, "MigReq") == 0, uint8(u(i, "Pad"))
+			h.Op, h.Service = split(u(i, "Opcode"))
+			h.SE, h.NoMig, h.Pad = u(i, "SE") != 0, u(i, "MigReq") == 0, uint8(u(i, "Pad"))
 			h.PKey, h.FECN, h.BECN = uint16(u(i, "PKey")), u(i, "FECN") != 0, u(i, "BECN") != 0
 			h.DestQP, h.AckReq, h.PSN = uint32(u(i, "DestQP")), u(i, "AckReq") != 0, serial.PSN(u(i, "PSN"))
 		case "RETH":
@@ -108,6 +120,8 @@ func (v *golden) header(t *testing.T) (h Header) {
 			h.Imm = binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, uint32(u(i, "Imm"))))
 		case "IETH":
 			h.Inv = uint32(u(i, "RKey"))
+		case "XRCETH":
+			h.SRQN = uint32(u(i, "SRQN"))
 		case "DETH":
 			h.QKey, h.SrcQP = uint32(u(i, "QKey")), uint32(u(i, "SrcQP"))
 		case "CNP":
