@@ -59,6 +59,7 @@ var handlers = map[hostq.Op]handler{
 	hostq.OpHello:          decoded(doHello),
 	hostq.OpList:           decoded(doList),
 	hostq.OpOpen:           decoded(doOpen),
+	hostq.OpAssist:         decoded(doAssist),
 	hostq.OpQueryPort:      inContext(doQueryPort),
 	hostq.OpQueryGID:       inContext(doQueryGID),
 	hostq.OpMgmt:           doMgmt,
@@ -168,27 +169,59 @@ func doHello(c *client, m *hostq.Hello, _ []int) answer {
 	c.hello = true
 	c.guard = [2]uint64{m.GuardAddr, m.GuardNonce}
 	if c.reach() {
-		r.DMAMode = c.space.mode
+		r.DMAMode, _ = c.space.dma()
 	}
 	return answer{msg: hostq.Bytes(&r)}
 }
 
-// reach finds a way into the program's memory. It is tried at HELLO, whose answer tells the program whom to allow,
-// and once more at OPEN.
+// reach finds a way into the program's memory. It is tried at HELLO, whose answer tells the program whom to allow or that
+// it must copy by itself (ASSIST), and once more at OPEN.
 func (c *client) reach() bool {
 	if c.guard[0] == 0 {
 		return false
 	}
-	space, err := openSpace(c.pid, c.guard[0], c.guard[1])
+	s, err := openSpace(c.pid, c.guard[0], c.guard[1])
 	if err != nil {
-		c.d.log.Warn("no way into a program's memory", "program", c.program, "pid", c.pid, "err", err)
+		c.noWay = err
 		return false
 	}
-	c.space = space
-	if space.why != nil {
-		c.d.log.Warn("reaching a program through /proc/PID/mem: slower, and read-only memory of it is not honoured", "program", c.program, "pid", c.pid, "process_vm", space.why)
+	c.space = s
+	if s.why != nil {
+		c.d.log.Warn("reaching a program through /proc/PID/mem: slower, and read-only memory of it is not honoured", "program", c.program, "pid", c.pid, "process_vm", s.why)
 	}
 	return true
+}
+
+// doAssist takes a copy thread as the way into the program's memory.
+func doAssist(c *client, m *hostq.Assist, fds []int) answer {
+	if c.opened || len(fds) != 1 || c.guard[0] == 0 || m.Bytes != hostq.AssistBytes {
+		return answer{err: unix.EINVAL}
+	}
+	raw, err := mapMemory(fds[0], m.Bytes)
+	if err != nil {
+		c.d.log.Warn("a copy thread's memory refused", "program", c.program, "pid", c.pid, "err", err)
+		return answer{err: unix.EINVAL}
+	}
+	mem, err := hostq.NewAssistMem(raw)
+	if err == nil {
+		var s *assistSpace
+		if s, err = newAssistSpace(mem, raw, c); err == nil {
+			c.adopt(s)
+			return answer{}
+		}
+	}
+	unix.Munmap(raw) //nolint:errcheck // it was mapped
+	c.d.log.Warn("a copy thread does not copy", "program", c.program, "pid", c.pid, "err", err)
+	return answer{err: unix.EPERM}
+}
+
+// adopt makes s the way into the program's memory, instead of what there was.
+func (c *client) adopt(s space) {
+	if c.space != nil {
+		c.space.close()
+	}
+	c.space = s
+	c.d.log.Info("a thread of the program copies for the daemon", "program", c.program, "pid", c.pid, "why", c.noWay)
 }
 
 func doList(c *client, m *hostq.List, _ []int) answer {
@@ -243,6 +276,7 @@ func doOpen(c *client, m *hostq.Open, fds []int) answer {
 		return answer{err: err}
 	}
 	if c.space == nil && !c.reach() {
+		c.d.log.Warn("no way into a program's memory", "program", c.program, "pid", c.pid, "err", c.noWay)
 		return answer{err: unix.EPERM}
 	}
 	if err := c.space.prove(); err != nil {
@@ -286,6 +320,7 @@ func (c *client) open(n *device.NIC) (a answer) {
 	c.bell, c.async, c.nic = bell, ours, n
 	var r hostq.OpenReply
 	a.err = unix.EIO
+	mode, _ := c.space.dma()
 	c.d.OnLoop(func(mono.Time) {
 		if a.err = c.d.loop.watch(bell, unix.EPOLLIN|unix.EPOLLET); a.err != nil {
 			return
@@ -294,7 +329,7 @@ func (c *client) open(n *device.NIC) (a answer) {
 			c.watched = true
 			c.d.loop.fds[int32(c.pidfd)] = c
 		}
-		c.ctx = n.OpenContext(device.ContextConfig{Mem: view, Space: c.space, Notifier: c, Program: c.program, PID: c.pid, DMA: dmaName(c.space.mode)})
+		c.ctx = n.OpenContext(device.ContextConfig{Mem: view, Space: c.space, Notifier: c, Program: c.program, PID: c.pid, DMA: dmaName(mode)})
 		r.Ctx = c.ctx.ID()
 		n.Attr(&r.Attr)
 	})
@@ -312,6 +347,8 @@ func dmaName(mode uint32) string {
 		return "process_vm"
 	case hostq.DMAProcMem:
 		return "proc_mem"
+	case hostq.DMAAssist:
+		return "assist"
 	}
 	return "none"
 }

@@ -310,7 +310,7 @@ func TestExec(t *testing.T) {
 	d.mu.Lock()
 	var space *procSpace
 	for _, c := range d.clients {
-		space = c.space
+		space, _ = c.space.(*procSpace)
 	}
 	d.mu.Unlock()
 	if space == nil {

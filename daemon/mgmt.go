@@ -195,7 +195,7 @@ func nicStatus(n *device.NIC) api.NICStatus {
 	l := n.C.Live
 	s.Objects = api.Objects{Contexts: n.Contexts(), PDs: l.PDs, MRs: l.MRs, MWs: l.MWs, CQs: l.CQs, QPs: l.QPs, SRQs: l.SRQs, Channels: l.Channels, AHs: l.AHs}
 	for _, c := range n.ContextInfos() {
-		s.Contexts = append(s.Contexts, api.Context{ID: c.ID, Program: c.Program, PID: c.PID, DMA: c.DMA, Fault: c.DeadCause,
+		s.Contexts = append(s.Contexts, api.Context{ID: c.ID, Program: c.Program, PID: c.PID, DMA: c.DMA, Stalls: c.DMAStalls, Fault: c.DeadCause,
 			Objects: api.Objects{Contexts: 1, PDs: c.PDs, MRs: c.MRs, MWs: c.MWs, CQs: c.CQs, QPs: c.QPs, SRQs: c.SRQs, Channels: c.Channels, AHs: c.AHs}})
 	}
 	for _, q := range n.QPInfos() {
@@ -252,6 +252,7 @@ func nicCounters(n *device.NIC) map[string]uint64 {
 		"mroce_dma_operations_total":       c.DMAOps,
 		"mroce_dma_calls_total":            c.DMACalls,
 		"mroce_dma_faults_total":           c.DMAFaults,
+		"mroce_dma_stalls_total":           c.DMAStalls,
 		"mroce_memory_faults_total":        c.MemFaults,
 		"mroce_loopback_packets_total":     c.LoopbackPackets,
 		"mroce_pds":                        uint64(c.Live.PDs),

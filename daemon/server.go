@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -38,7 +39,9 @@ type client struct {
 	hello   bool
 	opened  bool
 	guard   [2]uint64 // address and nonce
-	space   *procSpace
+	space   space
+	noWay   error       // why there is none
+	hungUp  atomic.Bool // the connection has ended
 	since   time.Time
 
 	ctx   *device.Context // loop only
@@ -94,6 +97,7 @@ func (c *client) serve() {
 		c.d.log.Warn("client refused", "err", err)
 		return
 	}
+	debug.SetPanicOnFault(true) // see hostq
 	buf := make([]byte, hostq.MsgBytes+1)
 	oob := make([]byte, unix.CmsgSpace(4*fdSlots))
 	for {
@@ -170,6 +174,7 @@ func closeAll(fds []int) {
 
 // teardown frees everything of the connection: on the loop what the loop owns, then memory and descriptors.
 func (c *client) teardown() {
+	c.hungUp.Store(true)
 	c.d.OnLoop(func(now mono.Time) {
 		c.d.loop.forget(c)
 		c.closeContext(now)

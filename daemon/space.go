@@ -12,11 +12,18 @@ import (
 	"github.com/metaroce/metaroce/device/hostq"
 )
 
+// space is a way into a program's memory. It belongs to one goroutine at a time: the connection's until the context is
+// open, then the loop.
+type space interface {
+	device.Space
+	prove() error
+	dma() (mode uint32, why error) // why: what kept the daemon from the first mode
+	close()
+}
+
 // procSpace reaches the memory of one process. Every call begins with the guard: 8 bytes on a page that the program
 // mapped at a random address. A call resolves its address space once, so when the pid was used again, or the program
 // exec'd, the guard faults before a byte of a stranger moves.
-//
-// A procSpace belongs to one goroutine at a time: the connection's until the context is open, then the loop.
 type procSpace struct {
 	pid   int // thread that leads to the memory: the process, or another thread when its first one has exited
 	tgid  int
@@ -92,6 +99,8 @@ func orFault(err error) error {
 	}
 	return err
 }
+
+func (s *procSpace) dma() (mode uint32, why error) { return s.mode, s.why }
 
 func (s *procSpace) close() {
 	if s.mem != nil {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -59,3 +60,16 @@ func vmCall(trap uintptr, pid int, local []unix.Iovec, remote []remoteIovec) (in
 
 // pageAligned reports whether mapped memory begins on a page, as mmap promises.
 func pageAligned(b []byte) bool { return uintptr(unsafe.Pointer(&b[0]))%4096 == 0 }
+
+// futexWake and futexWait: on a word in memory that another process has mapped too.
+func futexWake(word unsafe.Pointer) {
+	const futexWakeOp, all = 1, 1 << 30
+	unix.RawSyscall6(unix.SYS_FUTEX, uintptr(word), futexWakeOp, all, 0, 0, 0) //nolint:errcheck // nobody sleeps there, then
+}
+
+func futexWait(word unsafe.Pointer, value uint32, limit time.Duration) unix.Errno {
+	const futexWaitOp = 0
+	ts := unix.NsecToTimespec(int64(limit))
+	_, _, e := unix.Syscall6(unix.SYS_FUTEX, uintptr(word), futexWaitOp, uintptr(value), uintptr(unsafe.Pointer(&ts)), 0, 0)
+	return e
+}

@@ -11,7 +11,7 @@ import (
 type Space interface {
 	// Read and Write move segments in order, ascending within each, and return how many are wholly done. Fewer than
 	// all means that segment n failed (ErrFault), and that later ones were not tried, or that the program cannot be
-	// reached any more (ErrGone).
+	// reached any more (ErrGone) or does not answer (ErrStalled).
 	Read(segs []Seg) (n int, err error)
 	Write(segs []Seg) (n int, err error)
 }
@@ -50,6 +50,7 @@ type Context struct {
 	Program   string
 	PID       int
 	dma       string
+	stalls    uint64 // DMA calls that its copy thread did not answer
 	Dead      bool   // memory faulted or program gone: touched no more
 	DeadCause string // for people
 

@@ -23,6 +23,7 @@ type Counters struct {
 	BindErrors         uint64 // memory windows that could not be bound or invalidated
 	DMAOps, DMACalls   uint64
 	DMAFaults          uint64
+	DMAStalls          uint64 // calls that failed because a program's copy thread did not answer
 	MemFaults          uint64 // contexts whose shared memory faulted
 	LoopbackPackets    uint64
 	Live               Live
@@ -74,13 +75,14 @@ type ContextInfo struct {
 	PID                                     int
 	PDs, MRs, MWs, CQs, QPs, SRQs, Channels int
 	AHs                                     int
+	DMAStalls                               uint64 // calls that failed because the program's copy thread did not answer
 	DeadCause                               string
 }
 
 // Info describes the context.
 func (c *Context) Info() ContextInfo {
 	return ContextInfo{ID: c.id, Program: c.Program, DMA: c.dma, PID: c.PID, PDs: c.pds.live, MRs: c.mrs.live, MWs: c.mws.live, CQs: c.cqs.live,
-		QPs: c.qps.live, SRQs: c.srqs.live, Channels: c.channels.live, AHs: c.ahs.live, DeadCause: c.DeadCause}
+		QPs: c.qps.live, SRQs: c.srqs.live, Channels: c.channels.live, AHs: c.ahs.live, DMAStalls: c.stalls, DeadCause: c.DeadCause}
 }
 
 // ContextInfos describes every context.

@@ -12,6 +12,8 @@ import (
 var (
 	ErrFault = errors.New("device: the program's memory is not there, or not with the rights needed")
 	ErrGone  = errors.New("device: the program is gone")
+	// ErrStalled fails operations without an end of the context: the program may answer again.
+	ErrStalled = errors.New("device: the program's copy thread does not answer")
 )
 
 // dmaSegs bounds the segments of one call to a Space.
@@ -244,8 +246,7 @@ func (n *NIC) flushDMA(ops []transport.MemOp) {
 		if err == nil {
 			break
 		}
-		if errors.Is(err, ErrGone) {
-			d.space.programGone()
+		if d.space.lost(err) {
 			for _, k := range idx[done:] {
 				ops[k].Err = transport.MemFault
 				d.fail(ops[k].Chain)
@@ -320,9 +321,21 @@ func (n *NIC) atomic(q *QP, op *transport.MemOp) transport.MemErr {
 }
 
 func (c *Context) dmaErr(err error) transport.MemErr {
-	if errors.Is(err, ErrGone) {
-		c.programGone()
-	}
+	c.lost(err)
 	c.nic.C.DMAFaults++
 	return transport.MemFault
+}
+
+// lost reports whether err says that no more of the program's memory can be had, now or ever, and notes it.
+func (c *Context) lost(err error) bool {
+	switch {
+	case errors.Is(err, ErrGone):
+		c.programGone()
+	case errors.Is(err, ErrStalled):
+		c.stalls++
+		c.nic.C.DMAStalls++
+	default:
+		return false
+	}
+	return true
 }

@@ -111,7 +111,8 @@ type Context struct {
 	ID      uint32  `json:"id"`
 	Program string  `json:"program"`
 	PID     int     `json:"pid"`
-	DMA     string  `json:"dma"` // process_vm, proc_mem: the way into its memory
+	DMA     string  `json:"dma"`        // process_vm, proc_mem, assist: the way into its memory
+	Stalls  uint64  `json:"dma_stalls"` // assist: calls that its copy thread did not answer
 	Objects Objects `json:"objects"`
 	Fault   string  `json:"fault,omitempty"`
 }

@@ -72,6 +72,8 @@ const (
 	OpDetachMcast Op = 47
 	OpOpenXRCD    Op = 48
 	OpCloseXRCD   Op = 49
+
+	OpAssist Op = 72
 )
 
 // How the daemon reaches a program's memory (enum mr_dma).
@@ -122,4 +124,17 @@ const (
 const (
 	CQESend = 1
 	CQESRQ  = 2
+)
+
+// Memory of the copy thread, and states of its descriptors.
+const (
+	AssistDescs     = 512
+	AssistData      = 1 << 20
+	AssistBytes     = 20480 + AssistData
+	AssistPosted    = 1
+	AssistTaken     = 2
+	AssistDone      = 3
+	AssistFault     = 4
+	AssistSkipped   = 5
+	AssistCancelled = 6
 )

@@ -35,6 +35,37 @@ type HelloReply struct {
 	Version   [32]byte
 }
 
+// Assist brings the memory of the program's copy thread, as fd 0.
+type Assist struct {
+	Hdr
+	Bytes uint64
+}
+
+// AssistDesc is a descriptor of the copy thread.
+type AssistDesc struct {
+	Addr                              uint64
+	Len, Off, Write, Call, State, Rsv uint32
+}
+
+// AssistPage begins the copy thread's memory.
+type AssistPage struct {
+	Magic   uint32
+	Rsv0    [60]byte
+	Prod    uint32
+	Rsv1    [60]byte
+	Done    uint32
+	Rsv2    [60]byte
+	Asleep  uint32
+	Rsv3    [60]byte
+	Bell    uint32
+	Rsv4    [60]byte
+	Waiting uint32
+	Rsv5    [60]byte
+	Gone    uint32
+	Rsv6    [3708]byte
+	Desc    [AssistDescs]AssistDesc
+}
+
 // List asks for the NICs from index First on.
 type List struct {
 	Hdr

@@ -115,7 +115,7 @@ func (e *env) status(c *cli.Context) error {
 		}
 		for _, n := range s.NICs {
 			for _, x := range n.Contexts {
-				fmt.Fprintf(e.out, "%s: %s (process %d): %d QPs, %d MRs\n", n.Name, x.Program, x.PID, x.Objects.QPs, x.Objects.MRs)
+				fmt.Fprintf(e.out, "%s: %s (process %d): %d QPs, %d MRs%s\n", n.Name, x.Program, x.PID, x.Objects.QPs, x.Objects.MRs, dmaNote(x))
 			}
 			for _, p := range n.Planes {
 				if p.Link != "up" || p.Admin != "up" {
@@ -125,6 +125,18 @@ func (e *env) status(c *cli.Context) error {
 		}
 	}
 	return nil
+}
+
+// dmaNote says how a program's memory is reached, where that is not the usual way.
+func dmaNote(x api.Context) string {
+	if x.DMA == "process_vm" {
+		return ""
+	}
+	note := ", DMA " + x.DMA
+	if x.Stalls > 0 {
+		note += fmt.Sprintf(" (%d calls not answered)", x.Stalls)
+	}
+	return note
 }
 
 // printPlanes prints a line for each plane: its wire, and what its receiving side measures and grants.

@@ -84,8 +84,9 @@ func Run(o Options) Report {
 	tap, uso := TAP(r.Hosts)
 	add(tap)
 	add(uso)
-	dma := add(DMA())
-	r.DMA = map[string]string{OK: "process_vm", Limited: "proc_mem", No: "none"}[dma.State]
+	dma, mode := DMA()
+	add(dma)
+	r.DMA = mode
 	memfd := add(memfdCheck())
 	add(viewCheck(o, &r))
 	add(enterCheck(r.Hosts))
@@ -129,8 +130,10 @@ func defaults(r Report) []string {
 		d = append(d, "DMA: process_vm_readv and process_vm_writev; no copy by the program")
 	case "proc_mem":
 		d = append(d, "DMA: /proc/PID/mem; about a third of the speed for many small pieces, and it writes through read-only pages")
+	case "assist":
+		d = append(d, "DMA: a thread of our library in each program copies; slower answers, and a stopped program's connections fail")
 	default:
-		d = append(d, "DMA: impossible; programs cannot be served")
+		d = append(d, "DMA: not known")
 	}
 	return d
 }
@@ -265,9 +268,9 @@ type dmaAnswer struct{ VM, Mem string }
 // secret is what the other process has to read from this one's memory.
 var secret [8]byte
 
-// DMA tries whether one process of this user may read the memory of another.
-func DMA() Check {
-	c := Check{Name: "memory of programs (process_vm_readv)", State: OK}
+// DMA tries whether one process of this user may read the memory of another, and says which way the daemon will take.
+func DMA() (c Check, mode string) {
+	c = Check{Name: "memory of programs (process_vm_readv)", State: OK}
 	secret = [8]byte{'n', 'i', 'c', 'e', 'm', 'u', '!', byte(os.Getpid())}
 	var a dmaAnswer
 	// Not the parent reads the child here, but the other way round: a daemon is nobody's parent.
@@ -279,22 +282,24 @@ func DMA() Check {
 	switch {
 	case err != nil:
 		c.State, c.Detail = No, err.Error()
+		return c, "none"
 	case a.VM == "":
 		c.Detail = "one process of this user read another's memory"
 		if v := setting("kernel/yama/ptrace_scope"); v == "1" {
 			c.Detail += " (Yama: our library names the daemon first)"
 		}
+		return c, "process_vm"
 	case a.Mem == "":
 		c.State, c.Detail = Limited, "process_vm_readv: "+a.VM+"; /proc/PID/mem works"
 		c.Fix = "podman run --cap-add SYS_PTRACE, or a seccomp profile that allows process_vm_readv"
-	default:
-		c.State, c.Detail = No, "process_vm_readv: "+a.VM+"; /proc/PID/mem: "+a.Mem
-		c.Fix = "docker run --cap-add SYS_PTRACE"
-		if v := setting("kernel/yama/ptrace_scope"); v == "2" || v == "3" {
-			c.Fix = "sudo sysctl kernel.yama.ptrace_scope=1"
-		}
+		return c, "proc_mem"
 	}
-	return c
+	c.State, c.Detail = Limited, "process_vm_readv: "+a.VM+"; /proc/PID/mem: "+a.Mem+"; programs copy by themselves"
+	c.Fix = "docker run --cap-add SYS_PTRACE"
+	if v := setting("kernel/yama/ptrace_scope"); v == "2" || v == "3" {
+		c.Fix = "sudo sysctl kernel.yama.ptrace_scope=1"
+	}
+	return c, "assist"
 }
 
 func memfdCheck() Check {

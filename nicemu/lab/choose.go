@@ -87,7 +87,7 @@ func (c choice) firstNote(took string) string {
 
 // checkMachine stops early where no program could be served.
 func checkMachine() error {
-	if dma := doctor.DMA(); dma.State == doctor.No {
+	if dma, _ := doctor.DMA(); dma.State == doctor.No {
 		return fail.Lackf("%v", dma)
 	}
 	return nil

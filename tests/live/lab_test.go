@@ -40,6 +40,7 @@ type spec struct {
 	impair string // YAML list entries of impair:
 	extra  string // more YAML lines
 	flags  []string
+	as     []string // what runs the daemons: a command and its first arguments
 }
 
 func (s spec) yaml() string {
@@ -88,7 +89,9 @@ func up(t testing.TB, s spec) *lab {
 			t.Errorf("lab down: %v\n%s", err, out)
 		}
 	})
-	l.nice(t, 30*time.Second, append([]string{"lab", "up", file}, s.flags...)...)
+	starter := *l
+	starter.prefix = append(slices.Clone(l.prefix), s.as...)
+	starter.nice(t, 30*time.Second, append([]string{"lab", "up", file}, s.flags...)...)
 	return l
 }
 

@@ -90,6 +90,8 @@ enum mr_op {
     MR_OP_DETACH_MCAST = 47, /* mr_mcast -> mr_hdr; a QP is destroyed only when it is in no group (EBUSY) */
     MR_OP_OPEN_XRCD = 48,
     MR_OP_CLOSE_XRCD = 49,
+
+    MR_OP_ASSIST = 72, /* mr_assist + fd[0] memfd -> mr_hdr; before OPEN */
 };
 
 /* HELLO: who calls, and how the daemon may reach its memory. The guard is 8 bytes on a page that the client
@@ -117,6 +119,14 @@ struct mr_hello_reply {
     char version[32];
 };
 enum mr_dma { MR_DMA_NONE = 0, MR_DMA_PROCESS_VM = 1, MR_DMA_PROC_MEM = 2, MR_DMA_ASSIST = 3 };
+
+/* ASSIST: where the daemon may not reach the program's memory (mr_hello_reply.dma_mode is 0), a thread of the program
+ * copies for it, through the memory of the memfd: struct mr_assist_page (section 3). The daemon proves the guard through
+ * it before it answers. */
+struct mr_assist {
+    struct mr_hdr hdr;
+    uint64_t bytes; /* MR_ASSIST_BYTES; sealed as the memory of a context */
+};
 
 struct mr_list {
     struct mr_hdr hdr;
@@ -454,6 +464,51 @@ struct mr_cqe {
 #define MR_CQE_SEND 1u /* of the send queue: slot frees the SQ up to and including it */
 #define MR_CQE_SRQ 2u  /* of a shared receive queue */
 
+/* ============================================================ 3. memory of the copy thread (ASSIST) ===== */
+
+/* What the daemon wants copied: a ring of MR_ASSIST_DESCS, and MR_ASSIST_DATA bytes that descriptors point into. A
+ * descriptor is written, then its state is stored as POSTED, then prod moves; the thread takes it by exchanging POSTED for
+ * TAKEN, so that one which the daemon gave up (CANCELLED) moves nothing. Descriptors are done in order. After a fault
+ * those of the same call are SKIPPED. The last 8 bytes of what is written are a descriptor of their own, and data lies in
+ * the ring's bytes as it lies in the program's memory modulo 8, so that no aligned word of it is written in two parts.
+ * Both sides sleep on a word (futex): the thread on bell, when it has set asleep; the daemon on done, when it has set
+ * waiting. Each sets its flag and looks once more before it sleeps, all seq_cst. */
+struct mr_assist_desc {
+    uint64_t addr; /* in the program */
+    uint32_t len;
+    uint32_t off;   /* from the begin of the memfd */
+    uint32_t write; /* 1: to the program's memory; 0: from it */
+    uint32_t call;  /* descriptors of one call of the daemon have the same number */
+    uint32_t state; /* MR_ASSIST_* */
+    uint32_t rsv;
+};
+#define MR_ASSIST_POSTED 1u
+#define MR_ASSIST_TAKEN 2u
+#define MR_ASSIST_DONE 3u
+#define MR_ASSIST_FAULT 4u
+#define MR_ASSIST_SKIPPED 5u
+#define MR_ASSIST_CANCELLED 6u
+#define MR_ASSIST_DESCS 512u
+#define MR_ASSIST_DATA (1u << 20)
+#define MR_ASSIST_BYTES (20480u + MR_ASSIST_DATA)
+struct mr_assist_page {
+    uint32_t magic; /* MR_ABI_MAGIC, by the client */
+    uint8_t rsv0[60];
+    uint32_t prod; /* @64, by the daemon: descriptors posted; indices run freely, as in rings */
+    uint8_t rsv1[60];
+    uint32_t done; /* @128, by the thread: descriptors it is through with */
+    uint8_t rsv2[60];
+    uint32_t asleep; /* @192, by the thread */
+    uint8_t rsv3[60];
+    uint32_t bell; /* @256: counted up by who wakes the thread */
+    uint8_t rsv4[60];
+    uint32_t waiting; /* @320, by the daemon */
+    uint8_t rsv5[60];
+    uint32_t gone; /* @384, by the client: the thread ends */
+    uint8_t rsv6[3708];
+    struct mr_assist_desc desc[MR_ASSIST_DESCS]; /* @4096; data from 20480 on */
+};
+
 #ifndef __cplusplus
 _Static_assert(sizeof(struct mr_hdr) == 16, "mr_hdr");
 _Static_assert(sizeof(struct mr_hello) == 80, "mr_hello");
@@ -478,6 +533,9 @@ _Static_assert(sizeof(struct mr_sqe) == 64, "mr_sqe");
 _Static_assert(sizeof(struct mr_rqe) == 16, "mr_rqe");
 _Static_assert(sizeof(struct mr_sge) == 16, "mr_sge");
 _Static_assert(sizeof(struct mr_cqe) == 128, "mr_cqe");
+_Static_assert(sizeof(struct mr_assist) == 24, "mr_assist");
+_Static_assert(sizeof(struct mr_assist_desc) == 32, "mr_assist_desc");
+_Static_assert(sizeof(struct mr_assist_page) == MR_ASSIST_BYTES - MR_ASSIST_DATA, "mr_assist_page");
 #endif
 
 #endif

@@ -230,6 +230,17 @@ static int send_open(struct mr_ctx *ctx, struct mr_dev *d, struct mr_open_reply 
     return err;
 }
 
+/* A daemon that cannot reach our memory is offered a thread that copies. One that does not know of that refuses the
+ * OPEN, with a better errno than ours would be. */
+static int reach(struct mr_ctx *ctx) {
+    const char *mode = getenv("MR_DMA");
+    bool forced = mode && !strcmp(mode, "assist");
+    if (ctx->conn.hello.dma_mode != MR_DMA_NONE && !forced)
+        return 0;
+    int err = mr_assist_start(ctx);
+    return err == EOPNOTSUPP && !forced ? 0 : err;
+}
+
 static struct mr_ctx *open_ctx(struct mr_dev *d, int *err) {
     struct mr_ctx *ctx = calloc(1, sizeof *ctx);
     struct mr_open_reply rep;
@@ -247,6 +258,8 @@ static struct mr_ctx *open_ctx(struct mr_dev *d, int *err) {
     ctx->page->magic = MR_ABI_MAGIC;
     ctx->page->abi_major = MR_ABI_MAJOR;
     *err = mr_conn_open(&ctx->conn, d->socket, true, MR_CALL_TIMEOUT_S);
+    if (!*err)
+        *err = reach(ctx);
     if (!*err)
         *err = send_open(ctx, d, &rep, fds);
     if (*err)
@@ -277,6 +290,7 @@ static struct mr_ctx *open_ctx(struct mr_dev *d, int *err) {
     return ctx;
 fail:
     mr_conn_close(&ctx->conn);
+    mr_assist_stop(ctx);
     mr_arena_drop(&ctx->arena);
     free(ctx);
     return NULL;
@@ -319,6 +333,7 @@ MR_EXPORT int ibv_close_device(struct ibv_context *c) {
     pthread_mutex_unlock(&ctx->table_lock);
     mr_conn_close(&ctx->conn); /* the daemon frees whatever is left */
     close(ctx->bell_fd);
+    mr_assist_stop(ctx);
     mr_arena_drop(&ctx->arena);
     mr_ctx_leave(ctx);
     return 0;

@@ -48,6 +48,7 @@ static void in_child(void) {
         if (c->arena.fd >= 0) /* giving pages back would punch holes into the parent's queues */
             close(c->arena.fd);
         c->arena.fd = -1;
+        mr_assist_forked(c);
     }
     list = NULL;
     mr_guard_forget();

@@ -136,6 +136,7 @@ MR_EXPORT int ibv_dereg_mr(struct ibv_mr *mr) {
     int err = mr_free_handle(ctx, MR_OP_DEREG_MR, mr->handle);
     if (err)
         return mr_err(err);
+    mr_assist_settle(ctx);
     moved_del(ctx, m);
     free(m);
     return 0;
@@ -172,6 +173,7 @@ MR_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void
     err = MR_CALL(ctx, MR_OP_REREG_MR, &req, &rep);
     if (err) /* the daemon changes all or nothing: the old region is still good */
         return err == EOPNOTSUPP || err == EINVAL ? IBV_REREG_MR_ERR_INPUT : IBV_REREG_MR_ERR_CMD;
+    mr_assist_settle(ctx);
     moved_del(ctx, m);
     if (flags & IBV_REREG_MR_CHANGE_PD)
         mr->pd = pd;

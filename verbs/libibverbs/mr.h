@@ -112,6 +112,7 @@ uint64_t mr_arena_alloc(struct mr_arena *a, uint64_t len); /* offset, 0 = full; 
 void mr_arena_free(struct mr_arena *a, uint64_t off, uint64_t len);
 int mr_bell_alloc(struct mr_arena *a, uint32_t *bell);
 void mr_bell_free(struct mr_arena *a, uint32_t bell);
+int mr_memfd(uint64_t bytes, void **map); /* a sealed one, mapped; negative errno */
 
 /* ---------------------------------------------------------------------------------------------- context ---- */
 
@@ -130,8 +131,10 @@ struct mr_named {
 #define MR_NAMED_BUCKETS 1024u
 
 struct mr_qp;
+struct mr_assist_thread;
 struct mr_ctx {
     struct mr_conn conn;
+    struct mr_assist_thread *assist; /* NULL: the daemon reaches our memory itself */
     struct mr_arena arena;
     struct mr_ctx_page *page;
     struct mr_dev *dev;
@@ -191,6 +194,12 @@ void mr_fork_add(struct mr_ctx *ctx);
 void mr_fork_del(struct mr_ctx *ctx);
 void mr_guard(uint64_t *addr, uint64_t *nonce);
 void mr_guard_forget(void);
+
+/* assist.c: a thread that copies for a daemon which may not reach our memory */
+int mr_assist_start(struct mr_ctx *ctx);
+void mr_assist_stop(struct mr_ctx *ctx);
+void mr_assist_settle(struct mr_ctx *ctx);
+void mr_assist_forked(struct mr_ctx *ctx);
 
 /* Error returns: errno is always set as well (some programs look only there). */
 MR_HIDDEN_INLINE int mr_err(int e) {

@@ -50,6 +50,33 @@ static int size_and_map(struct mr_arena *a) {
     return ENOMEM;
 }
 
+static int seal(int fd) {
+    return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) ? errno : 0;
+}
+
+int mr_memfd(uint64_t bytes, void **map) {
+    struct rlimit lim;
+    int fd = make_file(), err = errno;
+
+    if (fd < 0)
+        return -err;
+    if (!getrlimit(RLIMIT_FSIZE, &lim) && bytes > lim.rlim_cur)
+        err = EFBIG;
+    else if (ftruncate(fd, (off_t)bytes))
+        err = errno;
+    else
+        err = seal(fd);
+    if (!err) {
+        *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (*map != MAP_FAILED)
+            return fd;
+        err = errno;
+    }
+    *map = NULL;
+    close(fd);
+    return -err;
+}
+
 int mr_arena_make(struct mr_arena *a) {
     int err;
 
@@ -59,8 +86,8 @@ int mr_arena_make(struct mr_arena *a) {
     if (a->fd < 0)
         return errno;
     err = size_and_map(a);
-    if (!err && fcntl(a->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL))
-        err = errno;
+    if (!err)
+        err = seal(a->fd);
     a->free = err ? NULL : calloc(1, sizeof *a->free);
     a->bells = err ? NULL : calloc(MR_MAX_DOORBELLS / 64, sizeof(uint64_t));
     if (!a->free || !a->bells) {

@@ -82,7 +82,7 @@ class Client:
                 return EPROTO, b"", []
             self.greeted = True
             return 0 if major == self.abi else EPROTONOSUPPORT, \
-                struct.pack("<HHiII", self.abi, 0, os.getpid(), len(self.nics), 0) + text("fake", 32), []
+                struct.pack("<HHiII", self.abi, 0, os.getpid(), len(self.nics), 1) + text("fake", 32), []
         if name == "LIST":
             first = struct.unpack_from("<I", msg, 16)[0]
             out = b"".join(text(n, 64) + text(n.split("/")[-1], 32) + GUID[:7] + bytes([i + 1]) +

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Our own programs against a daemon with two NICs joined by wires in memory, over MetaRoCE and then over RoCEv2 between a
-# NIC that has nothing else and one that finds out. The daemon is built here and ends with this script.
+# NIC that has nothing else and one that finds out, and where
+# the daemon may not reach programs' memory by itself. The daemon is built here and ends with this script.
 #   live.sh LIBDIR BINDIR [quick]
 set -euo pipefail
 lib=$(realpath "$1") bin=$(realpath "$2") quick=${3:-}
@@ -18,10 +19,11 @@ trap 'end_daemon; rm -rf "$tmp"' EXIT
 go=$(sh "$root/ci/find-go.sh")
 [ -n "$go" ] || { echo "live.sh: no Go to build the daemon with" >&2; exit 3; }
 (cd "$root" && CGO_ENABLED=0 "$go" build -buildvcs=false -o "$tmp/devd" ./daemon/internal/devd)
-start_daemon() { # TRANSPORT
+start_daemon() { # TRANSPORT [MODE of DMA: 2 or 3, by refusing it what comes before]
     end_daemon
     rm -f "$tmp/d.sock"
-    "$tmp/devd" -socket "$tmp/d.sock" -planes 4 -transport "$1" 2>"$tmp/log" &
+    local as=(); [ -z "${2:-}" ] || as=("$bin/refuse" "$2")
+    "${as[@]}" "$tmp/devd" -socket "$tmp/d.sock" -planes 4 -transport "$1" 2>"$tmp/log" &
     daemon=$!
     for _ in $(seq 100); do [ -S "$tmp/d.sock" ] && break; sleep 0.05; done
 }
@@ -42,6 +44,19 @@ run 200 "$bin/mr_errors"
 run 60 "$bin/mr_ud" -n $n
 run 120 "$bin/mr_srq" --loop -n $((n * 5))
 run 200 "$bin/mr_fuzzring" -n $((n / 5))
+run 60 "$bin/mr_assist" -n $n
+
+for mode in 2 3; do
+    echo "DMA mode $mode:"
+    start_daemon auto $mode
+    run 120 "$bin/mr_integrity" --loop -n $((n / 2)) --seed 3
+    run 120 "$bin/mr_flag" --loop -n $((n * 3)) -s 16K
+    run 60 "$bin/mr_threads" -n $((n / 10))
+    run 200 "$bin/mr_errors"
+    run 60 "$bin/mr_ud" -n $n
+    run 120 "$bin/mr_srq" --loop -n $((n * 5))
+done
+run 60 "$bin/mr_assist" -n $n --extra 1
 
 echo "RoCEv2:"
 start_daemon rocev2,auto
