@@ -47,6 +47,8 @@ const (
 	// Requester.
 	NoFence
 	FenceWaitsForAckOnly
+	LocalsWaitForNobody // requests go before a local one that is held up by its fence
+	LocalsIgnoreFence
 	NoAtomicFence
 	NoReadLimit
 	ShortTail // the last packet of a WRITE may be a byte
@@ -77,7 +79,7 @@ var names = [bugs]string{"none",
 	"unknown-qp-silent", "duplicate-not-acked", "error-keeps-bound", "reset-keeps-bound", "receive-twice", "receive-unbounded",
 	"length-of-last-packet", "solicited-lost", "held-leak", "own-bytes-checked", "kept-results-count", "refused-is-reported",
 	"read-resend-rereads", "response-lost-for-good", "response-leak",
-	"no-fence", "fence-waits-for-ack-only", "no-atomic-fence", "no-read-limit", "short-tail", "read-done-on-ack", "complete-on-last-ack",
+	"no-fence", "fence-waits-for-ack-only", "locals-wait-for-nobody", "locals-ignore-fence", "no-atomic-fence", "no-read-limit", "short-tail", "read-done-on-ack", "complete-on-last-ack",
 	"refusal-as-delivered", "no-zero-window-probe", "rnr-early-counted", "no-qp-copies-counted", "fatal-not-cumulative",
 	"no-read-probe", "dead-requester-mute",
 	"old-requests-run", "old-responses-land", "old-acks-count", "request-lost-for-good", "window-leak", "no-icrc",

@@ -83,6 +83,7 @@ const (
 	badInv            // longer than the receive, or an atomic off its alignment
 	badLocal          // the program's own memory is not there
 	badFetch          // found bad when it was fetched
+	badBind           // a window that cannot be bound or closed
 )
 
 // op is a send request.
@@ -109,6 +110,8 @@ type op struct {
 	arrived     mono.Time // when its receive completed
 	done        bool
 	delivered   bool
+	ran         bool // local: carried out
+	landed      int  // READ: bytes of the answer that are there, counting what came twice
 	rnrFailed   bool
 }
 
@@ -122,6 +125,7 @@ type flow struct {
 	done     int   // completed
 	ndeliv   int   // receives completed with success
 	shownTo  int   // all requests below show
+	ranTo    int   // all local requests below have run
 	failed   bool
 	fell     int    // first request that failed
 	mustFail int    // first request that must fail

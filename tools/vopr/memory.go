@@ -69,6 +69,9 @@ func (h host) DMA(ops []transport.MemOp) {
 func (h host) one(m *transport.MemOp) transport.MemErr {
 	switch m.Kind {
 	case transport.MemGather:
+		if f := m.QP.(*slot).end.out; m.WR.ID>>16 == uint64(f.id) {
+			f.begins(f.ops[m.WR.ID&0xffff])
+		}
 		if m.WR.Inline != nil {
 			copy(m.Buf, m.WR.Inline[m.Off:])
 			return transport.MemOK
@@ -184,8 +187,10 @@ func (h host) KeyOffset(_ any, rkey uint32) uint64 {
 // ShiftedKeys implements transport.Host.
 func (h host) ShiftedKeys(any) bool { return h.n.w.plan.has(Alias) }
 
-// RunLocal implements transport.Host: programs here bind no windows.
-func (h host) RunLocal(any, *transport.SendWR) transport.Status { return transport.LocQPOpErr }
+// RunLocal implements transport.Host.
+func (h host) RunLocal(o any, wr *transport.SendWR) transport.Status {
+	return o.(*slot).end.runLocal(wr)
+}
 
 // TakeRecv implements transport.Host.
 func (h host) TakeRecv(o any) *transport.RecvWR { return o.(*slot).end.takeRecv() }

@@ -20,6 +20,7 @@ package vopr
 //	P16 FLUSH    a QP that went to error completes every receive of its own
 //	P17 LOCAL    nothing is placed into the buffer of a READ or atomic after its completion
 //	P18 RNR      what failed for want of a receive is not delivered (where the network does not resend by mistake)
+//	P19 TURN     a local request runs once, at its turn: nothing behind it goes before, with a fence no earlier READ is open
 //
 // P12 (nothing through a dead key) is the DMA's duty, not the engine's: what the engine owes is P10 and P11.
 
@@ -41,6 +42,47 @@ func (n *node) changed(r *region, off, size int) {
 		fail("P07", "receive %d is written to after its completion", r.recv.wr.ID)
 	case r.op != nil && r.op.done:
 		fail("P17", "buffer of %v is written to after its completion", r.op)
+	case r.op != nil:
+		r.op.landed += size
+	}
+}
+
+// firstLocal is the oldest local request that has not run, or one past the last request.
+func (f *flow) firstLocal() int {
+	for f.ranTo < len(f.ops) && (!f.ops[f.ranTo].kind.IsLocal() || f.ops[f.ranTo].ran) {
+		f.ranTo++
+	}
+	return f.ranTo
+}
+
+// begins: bytes of a request are read in order to be sent.
+func (f *flow) begins(x *op) {
+	if i := f.firstLocal(); i < x.idx {
+		fail("P19", "%v goes before %v has run", x, f.ops[i])
+	}
+}
+
+// runLocal: the NIC carries out a local request.
+func (e *end) runLocal(wr *transport.SendWR) transport.Status {
+	f := e.out
+	x := f.ops[wr.ID&0xffff]
+	if e.over || wr.ID != x.id() || x.done || f.firstLocal() != x.idx {
+		fail("P19", "%v runs, it is the turn of #%d", x, f.firstLocal())
+	}
+	for _, y := range f.ops[f.done:x.idx] {
+		if x.fence && y.kind == transport.OpRead && y.landed < y.n {
+			fail("P19", "%v runs before %v is answered", x, y)
+		}
+	}
+	x.ran = true
+	f.w.tr("n%d  runs  %v", e.n.i, x)
+	switch {
+	case x.bad != badBind:
+		return transport.OK
+	case x.kind == transport.OpBindMW:
+		return transport.MWBindErr
+	default:
+		return transport.LocQPOpErr
 	}
 }
 
@@ -198,6 +240,9 @@ func (f *flow) success(x *op) {
 		fail("P03", "%v is complete, %v does not show", x, f.ops[i])
 	}
 	f.relaxedShows(x)
+	if x.kind.IsLocal() && !x.ran {
+		fail("P19", "%v is complete and has not run", x)
+	}
 	switch {
 	case x.kind == transport.OpRead:
 		f.read(x)
@@ -260,6 +305,8 @@ func (f *flow) culprit(x *op, s transport.Status) {
 		if x.delivered && f.w.faultless() {
 			fail("P18", "%v fails with %v, its receive has completed", x, s)
 		}
+	case transport.MWBindErr, transport.LocQPOpErr:
+		ok = x.bad == badBind
 	case transport.RetryExcErr:
 		ok = f.excuse != "" || f.w.transport.GoBackN && !f.w.faultless()
 	default: // nobody here may say such a thing

@@ -56,16 +56,17 @@ const (
 	Blackout // all planes at once
 	Told     // link changes are reported
 	LateLoop
-	Small // few buffers, small windows
-	Wrap  // counters and clocks start near their wrap
-	Alias // keys that call the same bytes by other addresses
-	Reuse // connections that end begin again at once, with the same QP and packet numbers
+	Small  // few buffers, small windows
+	Wrap   // counters and clocks start near their wrap
+	Alias  // keys that call the same bytes by other addresses
+	Window // requests of one's own NIC among the others: windows bound and closed
+	Reuse  // connections that end begin again at once, with the same QP and packet numbers
 	features
 )
 
 var featureNames = [...]string{"send", "imm", "read", "atomic", "relaxed", "overlap", "srq", "inv", "dereg", "bad", "local", "fence", "late", "shared",
 	"inline", "zero", "big", "sqd", "rnr", "qp-error", "qp-gone", "reconnect", "restart", "self", "skew",
-	"loss", "burst", "jitter", "reorder", "duplicate", "corrupt", "slow", "ecn", "trim", "asymmetric", "flap", "blackout", "told", "late-loop", "small", "wrap", "alias", "reuse"}
+	"loss", "burst", "jitter", "reorder", "duplicate", "corrupt", "slow", "ecn", "trim", "asymmetric", "flap", "blackout", "told", "late-loop", "small", "wrap", "alias", "window", "reuse"}
 
 // String lists the features.
 func (f Feature) String() string {

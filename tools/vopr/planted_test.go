@@ -28,6 +28,8 @@ var plantedBugs = map[planted.Bug]struct {
 	planted.OldAcksCount:         {1500, Reconnect | Reorder},
 	planted.ReadResendRereads:    {600, Read | Loss},
 	planted.FenceWaitsForAckOnly: {600, Read | Fence},
+	planted.LocalsIgnoreFence:    {600, Read | Fence | Window},
+	planted.LocalsWaitForNobody:  {600, Read | Fence | Window},
 	planted.AliasBypassesAtomic:  {600, Atomic | Overlap | Reorder | Alias},
 	planted.OldRequestsRun:       {200, Reuse},
 	planted.OldResponsesLand:     {3000, Reuse | Read | Reorder},

@@ -81,7 +81,7 @@ func (f *flow) postSend() bool {
 	}
 	w.posted++
 	w.mix(wr.ID, wr.RemoteAddr, uint64(wr.Length))
-	w.tr("n%d  post  %v%s", e.n.i, x, [...]string{"", ", bad key", ", invalid", ", no local memory", ", bad list"}[x.bad])
+	w.tr("n%d  post  %v%s", e.n.i, x, [...]string{"", ", bad key", ", invalid", ", no local memory", ", bad list", ", cannot be bound"}[x.bad])
 	if e.errored { // it must be flushed
 		x.writes, x.unshown = false, 0
 	}
@@ -106,6 +106,7 @@ func (f *flow) drawKind() transport.Op {
 	}
 	add(Read, transport.OpRead, transport.OpRead)
 	add(Atomic, transport.OpFetchAdd, transport.OpFetchAdd, transport.OpCmpSwap)
+	add(Window, transport.OpBindMW, transport.OpLocalInv)
 	if w.plan.has(Inv) && w.rnd.IntN(12) == 0 && f.zones[zoneMortal].killer == never {
 		return transport.OpSendInv
 	}
@@ -135,6 +136,9 @@ func (f *flow) drawTarget(x *op) {
 		x.n = 0
 	}
 	switch {
+	case x.kind.IsLocal():
+		x.n = 0
+		return
 	case x.kind.IsSend():
 		x.n = min(x.n, p.RecvSize)
 		return
@@ -177,6 +181,8 @@ func (f *flow) spoil(x *op, wr *transport.SendWR) {
 	}
 	if p.has(Bad) && r.IntN(25) == 0 {
 		switch {
+		case x.kind.IsLocal():
+			x.bad = badBind
 		case x.kind.IsSend():
 			x.n, x.bad = p.RecvSize+1+r.IntN(2*p.MTU), badInv
 		case x.n == 0:

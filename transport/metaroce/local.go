@@ -1,6 +1,9 @@
 package metaroce
 
-import "github.com/metaroce/metaroce/transport"
+import (
+	"github.com/metaroce/metaroce/internal/planted"
+	"github.com/metaroce/metaroce/transport"
+)
 
 // Local requests (binding a memory window, ending a key of one's own) take their place in the order of the QP and no
 // number: they lie between the last PSN of the request before and the first of the one behind. They are carried out when
@@ -27,6 +30,11 @@ func (q *QP) postLocal(w *wqe, idle bool) {
 	}
 }
 
+// fenced reports whether a local request waits for earlier READs and atomics.
+func (w *wqe) fenced() bool {
+	return w.Flags&transport.FlagFence != 0 && !planted.Is(planted.LocalsIgnoreFence)
+}
+
 // runLocals carries out the local requests whose turn it is, and reports whether none is left in front of the next packet.
 func (q *QP) runLocals() bool {
 	r := &q.req
@@ -35,17 +43,23 @@ func (q *QP) runLocals() bool {
 		if !w.Op.IsLocal() {
 			return true
 		}
+		// What fails behind it may have stopped the QP at the very PSN that it stands before; what failed in front did below.
 		//= MR-VRB-041 MR-MSG-017
-		if q.state != StateRTS || r.next != w.first || r.next >= r.stop || w.Flags&transport.FlagFence != 0 && r.rdLow < w.rdBefore {
+		if q.state != StateRTS || w.failed != transport.OK || r.next > r.stop || w.fenced() && r.rdLow < w.rdBefore {
+			if planted.Is(planted.LocalsWaitForNobody) && q.state == StateRTS && w.failed == transport.OK && r.next <= r.stop {
+				r.cur++
+				w.answered = true
+				continue
+			}
 			return false
 		}
-		r.cur++
 		//= MR-VRB-040
 		if s := q.e.host.RunLocal(q.owner, &w.SendWR); s != transport.OK {
 			r.stop, w.failed = w.first, s
 			q.complete()
 			return false
 		}
+		r.cur++
 		w.answered = true
 		q.complete()
 	}

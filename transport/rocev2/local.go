@@ -29,11 +29,11 @@ func (q *QP) runLocals() bool {
 			return true
 		}
 		if !w.ran {
-			if q.state != StateRTS || r.next != w.first || r.next >= r.stop || w.Flags&transport.FlagFence != 0 && r.rdHead < r.rdTail {
+			// What fails behind it may have stopped the QP at the very PSN that it stands before; what failed in front did below.
+			if q.state != StateRTS || w.failed != transport.OK || r.next != w.first || r.next > r.stop || w.Flags&transport.FlagFence != 0 && r.rdHead < r.rdTail {
 				return false
 			}
 			if s := q.e.host.RunLocal(q.owner, &w.SendWR); s != transport.OK {
-				r.cur++
 				r.stop, w.failed = w.first, s
 				q.complete()
 				return false

@@ -64,3 +64,20 @@ func TestLocalFails(t *testing.T) {
 		}
 	}
 }
+
+// TestLocalBeforeBad: a request that was found bad when it was fetched stops the QP at the PSN in front of which local ones
+// stand. They run all the same, when their fence lets them.
+func TestLocalBeforeBad(t *testing.T) {
+	w := newWorld(config{seed: 1, link: usual()})
+	p, _ := w.connect(w.nodes[0], w.nodes[1], options{})
+	p.send(wr{id: 0, op: transport.OpRead, n: 50_000, key: 7})
+	p.send(wr{id: 1, op: transport.OpBindMW, key: 9, compare: 10, flags: transport.FlagFence})
+	p.send(wr{id: 2, op: transport.OpLocalInv, imm: 9})
+	p.send(wr{id: 3, op: transport.OpWrite, fail: transport.LocProtErr})
+	w.mustRun(t, mono.Second, func() bool { return len(p.sends) == 4 })
+	for i, want := range []transport.Status{transport.OK, transport.OK, transport.OK, transport.LocProtErr} {
+		if p.sends[i].id != uint64(i) || p.sends[i].status != want {
+			t.Fatalf("completions %+v", p.sends)
+		}
+	}
+}

@@ -72,6 +72,27 @@ func TestLocalFails(t *testing.T) {
 	}
 }
 
+// TestLocalBeforeBad: a request that was found bad when it was fetched stops the QP at the PSN in front of which local ones
+// stand. They run all the same, when their fence lets them.
+func TestLocalBeforeBad(t *testing.T) {
+	w := New(Config{Seed: 1, Link: usual()})
+	a, b := w.Nodes[0], w.Nodes[1]
+	p, _ := w.Connect(a, b, QPOptions{})
+	b.Keys[7] = Key{0, 1 << 20, true, true, true, false}
+	p.Send(WR{ID: 0, Op: transport.OpRead, N: 50_000, Key: 7})
+	p.Send(WR{ID: 1, Op: transport.OpBindMW, Key: 9, Compare: 10, Flags: transport.FlagFence})
+	p.Send(WR{ID: 2, Op: transport.OpLocalInv, Imm: 9})
+	wr := p.NextWR()
+	wr.ID, wr.Op, wr.Fail = 3, transport.OpWrite, transport.LocProtErr
+	p.Post(w.Now)
+	w.RunUntil(mono.Second, func() bool { return len(p.Sends) == 4 })
+	for i, want := range []transport.Status{transport.OK, transport.OK, transport.OK, transport.LocProtErr} {
+		if i >= len(p.Sends) || p.Sends[i].ID != uint64(i) || p.Sends[i].Status != want {
+			t.Fatalf("completions %+v", p.Sends)
+		}
+	}
+}
+
 // TestLocalInSQD: nothing local begins in SQD; it does when the QP goes on.
 func TestLocalInSQD(t *testing.T) {
 	w := New(Config{Seed: 1, Link: usual()})
