@@ -143,6 +143,14 @@ func TestMgmt(t *testing.T) {
 	if err := c.MgmtNIC("stats", "b/mr0", nil, &st); err != nil || len(st.NICs) != 1 || st.NICs[0].Counters["mroce_qps"] != 1 {
 		t.Errorf("stats %v %+v", err, st)
 	}
+	var po api.Ports
+	if err := c.Mgmt("ports", nil, &po); err != nil || len(po.NICs) != 2 || po.Version != "test" {
+		t.Errorf("ports %v %+v", err, po)
+	}
+	if p := po.NICs[0]; p.Name != "a/mr0" || p.Dev != "mr0" || !p.Up || len(p.GUID) != 16 || len(p.Addrs) != 1 || p.Rate != "100 Gb/sec (4X EDR)" || len(p.Counters) < 20 ||
+		len(p.HWCounters) < 30 {
+		t.Errorf("port %+v", p)
+	}
 	if err := c.MgmtNIC("plane", "a/mr0", api.PlaneArgs{Plane: 1}, &s); err != nil || s.NICs[0].Planes[1].Admin != "down" {
 		t.Errorf("plane %v %+v", err, s)
 	}

@@ -25,7 +25,7 @@ type MgmtFunc func(args json.RawMessage) (any, error)
 
 type builtinFunc func(d *Daemon, nics []*device.NIC, args json.RawMessage) (any, error)
 
-var builtinNames = [...]string{"allow", "deny", "entropies", "events", "paths", "plane", "probe", "profile", "stats", "status"}
+var builtinNames = [...]string{"allow", "deny", "entropies", "events", "paths", "plane", "ports", "probe", "profile", "stats", "status"}
 
 // builtin finds a built-in command. nics are those that the request is about; the command runs on the loop.
 func builtin(name string) builtinFunc {
@@ -38,6 +38,8 @@ func builtin(name string) builtinFunc {
 		return (*Daemon).paths
 	case "plane":
 		return (*Daemon).plane
+	case "ports":
+		return (*Daemon).ports
 	case "events":
 		return (*Daemon).eventsCmd
 	case "deny":
@@ -255,6 +257,10 @@ func nicCounters(n *device.NIC) map[string]uint64 {
 		"mroce_dma_stalls_total":           c.DMAStalls,
 		"mroce_memory_faults_total":        c.MemFaults,
 		"mroce_loopback_packets_total":     c.LoopbackPackets,
+		"mroce_loopback_bytes_total":       c.LoopbackBytes,
+		"mroce_tx_multicast_total":         c.TxMulticast,
+		"mroce_rx_multicast_total":         c.RxMulticast,
+		"mroce_link_downs_total":           c.LinkDowns,
 		"mroce_pds":                        uint64(c.Live.PDs),
 		"mroce_mrs":                        uint64(c.Live.MRs),
 		"mroce_cqs":                        uint64(c.Live.CQs),

@@ -172,14 +172,8 @@ func (n *NIC) PortAttr(port uint32, a *hostq.PortAttr) error {
 	if port != 1 {
 		return syscall.EINVAL
 	}
-	up, rate := 0, uint64(0)
-	for _, p := range n.planes {
-		if p.up {
-			up++
-		}
-		rate += p.caps.RateBps
-	}
-	width, speed, mbps := linkRate(rate)
+	up := n.planesUp()
+	width, speed, mbps := linkRate(n.Rate())
 	a.State, a.PhysState = portActive, physLinkUp
 	if up == 0 {
 		a.State, a.PhysState = portDown, physDisabled
@@ -191,6 +185,29 @@ func (n *NIC) PortAttr(port uint32, a *hostq.PortAttr) error {
 	a.ActiveWidth, a.ActiveSpeed, a.SpeedMbps = width, speed, mbps
 	a.Planes, a.PlanesUp = uint32(len(n.planes)), uint32(up)
 	return nil
+}
+
+// Rate is what all planes carry together.
+func (n *NIC) Rate() (bps uint64) {
+	for _, p := range n.planes {
+		bps += p.caps.RateBps
+	}
+	return bps
+}
+
+// RateText prints a rate as sysfs has it: of the width and speed that the port shows.
+func RateText(bps uint64) string {
+	width, speed, _ := linkRate(bps)
+	lanes := map[uint32]int{1: 1, 2: 4, 4: 8, 8: 12}[width]
+	lane := map[uint32]struct {
+		tenths int // of Gbit/s
+		name   string
+	}{1: {25, ""}, 4: {100, " QDR"}, 32: {250, " EDR"}, 64: {500, " HDR"}, 128: {1000, " NDR"}}[speed]
+	rate, half := lanes*lane.tenths, ""
+	if rate%10 != 0 {
+		half = ".5"
+	}
+	return fmt.Sprintf("%d%s Gb/sec (%dX%s)", rate/10, half, lanes, lane.name)
 }
 
 // linkRate is the smallest width and speed that verbs has words for and that reach the planes' rate; 100 Gbit/s

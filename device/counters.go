@@ -26,8 +26,19 @@ type Counters struct {
 	DMAStalls          uint64 // calls that failed because a program's copy thread did not answer
 	MemFaults          uint64 // contexts whose shared memory faulted
 	LoopbackPackets    uint64
-	Live               Live
+	LoopbackBytes      uint64
+	EchoPackets        uint64 // of them, copies of what went to a group on the wire as well
+	EchoBytes          uint64
+	TxMulticast        uint64 // packets to groups
+	RxMulticast        uint64
+	LinkDowns          uint64 // times that the last plane went down
+	// Completions that are no success, by status: of requests sent and of receives. The first is not used.
+	SendFailed, RecvFailed [statuses]uint64
+	Live                   Live
 }
+
+// statuses bounds transport.Status.
+const statuses = 32
 
 // Live counts objects that exist. All are 0 when no program has the NIC open.
 type Live struct {

@@ -133,7 +133,12 @@ func (n *NIC) sort(p *plane, ps []pkt.Packet) (roce int) {
 		run := i
 		for run < len(ps) && ps[run].Kind == ps[i].Kind {
 			ps[run].Plane = p.index
-			p.C.RxBytes += uint64(len(ps[run].Data))
+			if ps[run].Kind == pkt.RoCE {
+				p.C.RxBytes += uint64(len(ps[run].Data))
+				if ps[run].Dst.IsMulticast() {
+					n.C.RxMulticast++
+				}
+			}
 			run++
 		}
 		if ps[i].Kind == pkt.RoCE {
@@ -273,9 +278,18 @@ func (n *NIC) spread() {
 	for i := range n.batch.Pkts[:n.batch.N] {
 		p := &n.batch.Pkts[i]
 		own := n.own(p.Dst)
-		if own || p.Dst.IsMulticast() && n.groups[p.Dst] > 0 {
+		group := !own && p.Dst.IsMulticast()
+		if group {
+			n.C.TxMulticast++
+		}
+		if own || group && n.groups[p.Dst] > 0 {
 			p.Time = n.now
 			n.loop = append(n.loop, *p)
+			n.C.LoopbackBytes += uint64(len(p.Data))
+			if group {
+				n.C.EchoPackets++
+				n.C.EchoBytes += uint64(len(p.Data))
+			}
 		}
 		if own {
 			continue
@@ -382,6 +396,9 @@ func (n *NIC) checkLinks() {
 		}
 		n.onEvent(transport.Event{Kind: kind, Plane: int(p.index)})
 		if after := n.planesUp(); (before == 0) != (after == 0) {
+			if after == 0 {
+				n.C.LinkDowns++
+			}
 			n.portEvent(after > 0)
 		}
 	}

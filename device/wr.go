@@ -195,6 +195,9 @@ func (n *NIC) SendDone(owner any, wr *transport.SendWR, s transport.Status) {
 	if q.sqOut > 0 {
 		q.sqOut--
 	}
+	if s != transport.OK {
+		n.C.SendFailed[s%statuses]++
+	}
 	//= MR-VRB-003
 	if s != transport.OK || wr.Flags&transport.FlagSignaled != 0 {
 		q.complete(wr.ID, wr.Slot, wr.Op, wr.Length, s)
@@ -315,6 +318,7 @@ func (n *NIC) RecvDone(owner any, r *transport.RecvWR, i transport.RecvInfo) {
 		e.SL = slIPv4
 	}
 	if i.Status != transport.OK {
+		n.C.RecvFailed[i.Status%statuses]++
 		e.WCFlags = 0
 	} else if len(i.Inline) > 0 && len(i.Inline) <= hostq.CQEInline {
 		e.InlineLen = uint16(copy(e.Data[:], i.Inline))

@@ -126,6 +126,9 @@ func (a *assoc) onRefusal(f *wire.RefusalBlock, ts uint32) {
 		q.onAcked(txRequest, psn, true)
 		return
 	}
+	if fresh && f.Code == wire.RefuseRNR {
+		e.C.RNRReceived++
+	}
 	if fresh { // a fatal one that did not settle it, too: the packet goes again
 		q.onRefused(psn, f, sent)
 	}
@@ -214,6 +217,9 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	pl.delivered()
 	ce := b.CE != p.ce
 	p.ce = b.CE
+	if ce {
+		e.C.AcksMarked++
+	}
 	span := stampSpan(b.Echo, e.stamp())
 	rtt := span - mono.Duration(b.Hold)<<4
 	//= MR-REL-032

@@ -17,6 +17,8 @@ type rxPath struct {
 	arrived mono.Time
 	echo    uint32 // time stamp of the newest accepted packet
 	ce      uint32
+	top     uint32 // highest sequence that came, processed or not
+	came    bool   // one has
 }
 
 // assocRx is the receiving side of an association: what has to be told to the peer.
@@ -93,6 +95,12 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	r.lastRx = int(p.Plane)
 	r.count++
 	r.a.planes[p.Plane].wantBase()
+	if d := int(serial.U32(h.Seq).Sub(serial.U32(rp.top))); !rp.came || d > 0 {
+		if rp.came && d > 1 {
+			e.C.RxGaps++
+		}
+		rp.top, rp.came = h.Seq, true
+	}
 	gaps := 0
 	r.lossMean -= r.lossMean / 256
 	if rp.seen.any() {
@@ -169,6 +177,7 @@ func (a *assoc) acceptSeq(rp *rxPath, seq, ts uint32, _ wire.Flags, ce bool) {
 		rp.echo, rp.arrived = ts, a.e.now
 	}
 	if ce {
+		a.e.C.RxMarked++
 		//= MR-REL-025 MR-REL-020
 		rp.ce++
 		a.rx.ackNow = true
@@ -184,6 +193,7 @@ func (a *assoc) refuse(rp *rxPath, h *wire.Header, p *pkt.Packet, b wire.Refusal
 func (a *assoc) refuseSeq(rp *rxPath, seq uint32, ce bool, b wire.RefusalBlock) {
 	rp.seen.add(seq)
 	if ce {
+		a.e.C.RxMarked++
 		rp.ce++
 	}
 	if planted.Is(planted.RefusedIsReported) {

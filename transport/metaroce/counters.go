@@ -32,6 +32,9 @@ type Counters struct {
 	ProbesSent, ProbesAnswered, ProbesReceived    uint64
 	TxRecordsFull, HeldPackets, HeldFull          uint64
 	OverlapSkipped, Stalls                        uint64
+	RxWrites, RxReads, RxAtomics                  uint64 // requests taken
+	RxGaps, RxMarked                              uint64 // data packets behind a gap of their path; CE-marked ones
+	RNRReceived, AcksMarked                       uint64 // packets refused for want of a receive; acknowledgements that told of new marks
 }
 
 // InFlight returns the transmissions without an end, all associations together; 0 when everything is quiet.

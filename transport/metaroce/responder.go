@@ -336,6 +336,9 @@ func (q *QP) arrive() {
 
 // takeWrite places the bytes of a WRITE packet, unless they are held for their turn.
 func (q *QP) takeWrite(x *slot, h *wire.Header, payload []byte, j *job, hold, relaxed bool, chain uint32) {
+	if x.tail {
+		q.e.C.RxWrites++
+	}
 	if len(payload) > q.mtuMax() || h.Len < uint32(len(payload)) || x.tail != (h.Len == uint32(len(payload))) {
 		x.code = wire.RefuseInvalid
 		return
@@ -374,6 +377,11 @@ const inlineMax = 64
 
 // takeRead notes a READ or an atomic; it runs when its turn comes.
 func (q *QP) takeRead(x *slot, h *wire.Header) {
+	if h.Op == wire.OpRead {
+		q.e.C.RxReads++
+	} else {
+		q.e.C.RxAtomics++
+	}
 	s := &q.rsp
 	x.n, x.swap, x.cmp = h.Len, h.Swap, h.Compare
 	if h.Op != wire.OpRead {

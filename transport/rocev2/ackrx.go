@@ -35,6 +35,7 @@ func (q *QP) settleAck(j *job) {
 		q.onRNR(j)
 	case j.syndrome == ib.NakSequence:
 		e.C.RxNaks++
+		e.C.RxSequenceNaks++
 		q.onSequenceNak(j.psn)
 	default:
 		e.C.RxNaks++

@@ -28,6 +28,8 @@ type Counters struct {
 	Retransmits, GoBacks, Timeouts         uint64
 	SequenceNaks, ResponseGaps             uint64 // gaps seen at the responder and answered; at the requester
 	NaksIgnored, PlaneMoves, Stalls        uint64
+	RxWrites, RxReads, RxAtomics           uint64 // requests taken
+	RxSequenceNaks                         uint64 // of the NAKs
 }
 
 // QPInfo is the state of one QP, for status displays.

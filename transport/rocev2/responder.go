@@ -222,8 +222,16 @@ func (q *QP) take(h *ib.Header, payload []byte, psn uint64) {
 	case h.Op.IsSend():
 		q.takeSend(j, h, payload)
 	case h.Op.IsWrite():
+		if h.Op.Last() {
+			e.C.RxWrites++
+		}
 		q.takeWrite(j, h, payload)
 	default:
+		if h.Op == ib.ReadRequest {
+			e.C.RxReads++
+		} else {
+			e.C.RxAtomics++
+		}
 		q.takeRead(j, h, psn)
 	}
 	if j.syndrome != 0 {
