@@ -34,6 +34,8 @@ iperf3          iperf3
 tshark          tshark
 clang-format    clang-format
 util-linux      setpriv
+infiniband-diags ibstat
+ucx-utils       ucx_info
 qemu-system-x86 qemu-system-x86_64
 busybox-static  busybox
 cpio            cpio

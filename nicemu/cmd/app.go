@@ -47,6 +47,10 @@ func Main(args []string, version string) int {
 			return e.exit(lab.Step(args[2:]), false)
 		case runCommand:
 			return e.exit(runInside(args[2:]), false)
+		case answerCommand:
+			return e.exit(runAnswer(args[2:]), false)
+		case filterCommand:
+			return e.exit(runFilter(args[2:]), false)
 		case doctor.ProbeCommand:
 			return e.exit(doctor.Probe(args[2:]), false)
 		}

@@ -455,7 +455,7 @@ func TestUpRun(t *testing.T) {
 	if out := must(t, "env", "--plain"); !strings.Contains(out, "MR_NIC=here/mr0\n") {
 		t.Errorf("env:\n%s", out)
 	}
-	views := map[string]lab.Isolation{"mount": lab.IsolateRoot, "user": lab.IsolateUser, "none": lab.IsolateNone}
+	views := map[string]lab.Isolation{"mount": lab.IsolateRoot, "user": lab.IsolateUser, "seccomp": lab.IsolateNone, "none": lab.IsolateNone}
 	for name, how := range views {
 		t.Run(name, func(t *testing.T) {
 			needIsolation(t, how)
@@ -464,7 +464,7 @@ func TestUpRun(t *testing.T) {
 				return
 			}
 			out := must(t, "run", "-v", "--view", name, "--", "sh", "-c", "cat /sys/class/infiniband/mr0/ports/1/gids/0; test -c /dev/infiniband/uverbs0 && echo $MR_NIC; id -u")
-			for _, want := range []string{"0000:0000:0000:0000:0000:ffff:0a00:0001\n", "here/mr0\n", "namespace", fmt.Sprintf("%d\n", os.Getuid())} {
+			for _, want := range []string{"0000:0000:0000:0000:0000:ffff:0a00:0001\n", "here/mr0\n", map[bool]string{true: "seccomp", false: "namespace"}[name == "seccomp"], fmt.Sprintf("%d\n", os.Getuid())} {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
 				}

@@ -204,46 +204,52 @@ func (t *target) hellos() uint64 {
 	return s.Daemon["mroce_control_connections_total"]
 }
 
-// view describes the NICs for the view of /sys.
+// view describes the NICs for the view of /sys, as they are now.
 func (t *target) view() []view.NIC {
 	devs := map[string]int{}
 	for _, n := range t.nics {
 		devs[n.Dev]++
 	}
-	var nics []view.NIC
+	s := view.Spec{}
 	for _, n := range t.nics {
 		name := n.Dev
 		if devs[name] > 1 { // as our library names them
 			name = strings.ReplaceAll(n.Name, "/", "-")
 		}
-		v := view.NIC{Name: name, RateGb: 100, Version: t.status.Daemon.Version, GUID: n.GUID}
+		v := view.NIC{Name: name, Port: n.Name, Version: t.status.Daemon.Version, GUID: n.GUID, Netdev: netdevOf(n.Addrs)}
 		if g := n.GUID; len(g) == 16 {
 			v.GUID = g[:4] + ":" + g[4:8] + ":" + g[8:12] + ":" + g[12:]
 		}
-		for _, a := range n.Addrs {
-			if ip := net.ParseIP(a); ip != nil {
-				v.GIDs = append(v.GIDs, gidText(ip))
-			}
-		}
-		var rate uint64
-		for _, p := range n.Planes {
-			rate += p.RateBps
-		}
-		if rate > 0 {
-			v.RateGb = max(1, int(rate/1e9))
-		}
-		nics = append(nics, v)
+		s.NICs = append(s.NICs, v)
 	}
-	return nics
+	s.Tell(t.ports())
+	return s.NICs
 }
 
-func gidText(ip net.IP) string {
-	b := ip.To16()
-	var parts []string
-	for i := 0; i < 16; i += 2 {
-		parts = append(parts, fmt.Sprintf("%02x%02x", b[i], b[i+1]))
+// ports is the Source of the NICs over the connection that we have.
+func (t *target) ports() (p api.Ports, err error) {
+	err = t.client.Mgmt("ports", nil, &p)
+	return p, err
+}
+
+// netdevOf is this machine's interface that has one of the NIC's addresses, or "".
+func netdevOf(addrs []string) string {
+	all, err := net.Interfaces()
+	if err != nil {
+		return ""
 	}
-	return strings.Join(parts, ":")
+	for _, i := range all {
+		has, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range has {
+			if ip, ok := a.(*net.IPNet); ok && slices.Contains(addrs, ip.IP.String()) {
+				return i.Name
+			}
+		}
+	}
+	return ""
 }
 
 // targets are all daemons that a management command is about: the one of MR_SOCKET, or every one of a lab.

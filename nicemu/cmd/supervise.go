@@ -42,35 +42,17 @@ func runChild(c *exec.Cmd, started func(pid int)) (int, error) {
 		c.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	c.SysProcAttr.Pdeathsig = unix.SIGKILL
-	sigs := make(chan os.Signal, 8)
-	signal.Notify(sigs, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2)
-	defer signal.Stop(sigs)
+	forward := catchSignals()
 	if err := c.Start(); err != nil {
+		forward(nil)
 		return 0, err
 	}
+	stop := forward(c.Process)
 	if started != nil {
 		started(c.Process.Pid)
 	}
-	done := make(chan struct{})
-	forwarded := make(chan struct{})
-	go func() {
-		defer close(forwarded)
-		for {
-			select {
-			case s := <-sigs:
-				// A terminal sends these to the whole foreground group, the program included.
-				if (s == unix.SIGINT || s == unix.SIGQUIT) && inForeground() {
-					continue
-				}
-				_ = c.Process.Signal(s)
-			case <-done:
-				return
-			}
-		}
-	}()
 	err := c.Wait()
-	close(done)
-	<-forwarded
+	stop()
 	var ee *exec.ExitError
 	if err != nil && !errors.As(err, &ee) {
 		return 0, err
@@ -79,6 +61,40 @@ func runChild(c *exec.Cmd, started func(pid int)) (int, error) {
 		return 128 + int(ws.Signal()), nil
 	}
 	return c.ProcessState.ExitCode(), nil
+}
+
+// catchSignals keeps signals from ending us. What it returns passes them on to a process, those that came since
+// included, until stop is called; without a process it gives up.
+func catchSignals() (forward func(p *os.Process) (stop func())) {
+	sigs := make(chan os.Signal, 8)
+	signal.Notify(sigs, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2)
+	return func(p *os.Process) func() {
+		if p == nil {
+			signal.Stop(sigs)
+			return nil
+		}
+		done, forwarded := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(forwarded)
+			for {
+				select {
+				case s := <-sigs:
+					// A terminal sends these to the whole foreground group, the program included.
+					if (s == unix.SIGINT || s == unix.SIGQUIT) && inForeground() {
+						continue
+					}
+					_ = p.Signal(s)
+				case <-done:
+					return
+				}
+			}
+		}()
+		return func() {
+			signal.Stop(sigs)
+			close(done)
+			<-forwarded
+		}
+	}
 }
 
 // inForeground reports whether our process group owns the terminal.

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/labfile"
 	"github.com/metaroce/metaroce/nicemu/rundir"
@@ -224,7 +225,7 @@ func (s *State) makeSpace(o Options) (*space.Made, error) {
 	}
 	for i := range s.Hosts {
 		h := &s.Hosts[i]
-		ph := space.Host{Name: h.Name, HostsFile: hosts}
+		ph := space.Host{Name: h.Name, HostsFile: hosts, Socket: s.Daemons[h.Daemon].Socket}
 		for _, n := range h.NICs {
 			ph.NICs = append(ph.NICs, space.NIC{Name: n.Name, Addrs: n.Addrs, MAC: serve.MAC(n.GUID)})
 		}
@@ -267,13 +268,14 @@ func (s *State) hostMTU() int {
 
 // view says what the host's programs see in /sys and /dev.
 func (s *State) view(h *Host, work, version string) *view.Spec {
-	v := &view.Spec{Work: work}
-	rate := 100
-	if r := s.Plane.RateBps; r != 0 {
-		rate = max(1, int(r*uint64(s.Planes)/1e9))
-	}
+	// Hosts with namespaces have a route to every peer over the NIC's own interface, as UCX asks when it sees gid_attrs.
+	v := &view.Spec{Work: work, GIDAttrs: s.Isolation != IsolateNone}
+	rate := device.RateText(s.Plane.RateBps * uint64(s.Planes))
 	for _, n := range h.NICs {
-		nic := view.NIC{Name: n.Name, GUID: view.GUID(n.GUID), Netdev: n.Name, RateGb: rate, Version: version}
+		nic := view.NIC{Name: n.Name, Port: h.Name + "/" + n.Name, GUID: view.GUID(n.GUID), Rate: rate, Version: version}
+		if s.Isolation != IsolateNone {
+			nic.Netdev = n.Name
+		}
 		for _, a := range n.Addrs {
 			nic.GIDs = append(nic.GIDs, view.GID(a.Addr()))
 		}

@@ -1,6 +1,7 @@
 package space
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -27,7 +28,7 @@ func Hold() error {
 	if err := json.Unmarshal(text, &p); err != nil {
 		return err
 	}
-	h := &holder{plan: p}
+	h := &holder{plan: p, views: map[string][]*view.Kept{}}
 	if err := h.make(); err != nil {
 		h.send(message{Error: err.Error()}, -1)
 		return err
@@ -39,6 +40,10 @@ func Hold() error {
 		return fmt.Errorf("who started this holder is gone: %w", err)
 	}
 	unix.Close(sockFD)
+	for socket, trees := range h.views {
+		d := &view.Daemon{Socket: socket}
+		go view.Follow(context.Background(), d.Ports, trees)
+	}
 	<-stop
 	runtime.KeepAlive(h)
 	return nil
@@ -47,6 +52,8 @@ func Hold() error {
 type holder struct {
 	plan Plan
 	keep []*os.File // the namespaces live as long as these are open
+	// views are to be kept up to date, by the socket of the daemon that knows.
+	views map[string][]*view.Kept
 }
 
 func (h *holder) send(m message, fd int) {
@@ -277,6 +284,12 @@ func (h *holder) files(spec *Host) error {
 		return nil
 	}
 	notes, err := view.Mount(*spec.View)
+	if err == nil {
+		var f *view.Files // opened here: the tree is in this host's mounts only
+		if f, err = view.OpenFiles(spec.View.Class()); err == nil {
+			h.views[spec.Socket] = append(h.views[spec.Socket], &view.Kept{Spec: *spec.View, Files: f})
+		}
+	}
 	if err != nil {
 		h.send(message{Note: fmt.Sprintf("host %s: no sysfs and /dev view: %v", spec.Name, err)}, -1)
 	}

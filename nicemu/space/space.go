@@ -55,6 +55,7 @@ type Host struct {
 	NICs      []NIC
 	HostsFile string     // takes the place of /etc/hosts
 	View      *view.Spec // nil = none
+	Socket    string     // of the daemon that says what the view shows
 }
 
 // NIC is one NIC: its netdev gets the addresses.

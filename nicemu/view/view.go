@@ -7,7 +7,8 @@
 //  1. a tmpfs on a directory of ours holds the tree;
 //  2. a new sysfs, which shows the network namespace's own interfaces, where it is allowed, with what was mounted
 //     below /sys mounted again;
-//  3. an overlay of the tree over /sys/class, or, where that is refused, a directory of bind mounts;
+//  3. an overlay of empty directories over /sys/class, or, where that is refused, a directory of bind mounts, and the
+//     tree's own directories on them, so that what is written to the tree later shows;
 //  4. /dev as a tmpfs of binds and links, plus our device, which is /dev/null by another name. Nothing is ever made
 //     in the machine's own /dev.
 package view
@@ -34,14 +35,21 @@ type Spec struct {
 	Old bool
 }
 
+// Class is where the tree is: what programs see as /sys/class.
+func (s *Spec) Class() string { return filepath.Join(s.Work, "class") }
+
 // NIC is one device to show.
 type NIC struct {
 	Name    string // mr0
+	Port    string // as the daemon calls it: a/mr0
 	GUID    string // 0200:0aff:fe00:0001
 	GIDs    []string
 	Netdev  string // "" = none
-	RateGb  int
+	Rate    string // as sysfs prints it; "" = not known yet
 	Version string
+	Down    bool
+
+	Counters, HWCounters map[string]uint64
 }
 
 // Mount changes the calling thread's mount namespace, which must be a new one whose mounts do not propagate. notes
@@ -50,34 +58,50 @@ func Mount(s Spec) (notes []string, err error) {
 	if err := unix.Mount("tmpfs", s.Work, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return nil, fmt.Errorf("cannot mount a tmpfs: %w", err)
 	}
-	if err := Write(s.Work, s); err != nil {
+	if err := writeClass(s.Work, s); err != nil {
 		return nil, err
 	}
-	fake := filepath.Join(s.Work, "class")
 	if s.Old {
 		notes = append(notes, "no new sysfs was asked for")
 	} else if err := newSysfs(filepath.Join(s.Work, "sys")); err != nil {
 		notes = append(notes, fmt.Sprintf("/sys/class/net shows the machine's interfaces: %v", err))
 	}
-	if err := overClass(s.Work, fake, s.Old); err != nil {
+	if err := overClass(s.Work, s.Old); err != nil {
 		return notes, err
 	}
 	return notes, overDev(filepath.Join(s.Work, "dev"), len(s.NICs))
 }
 
-// Write makes the tree below dir/class, as plain files. Without mounts it is what MR_SYSFS can lead programs to that
-// ask our library where sysfs is.
+// Write makes the tree below dir/class, as plain files, and the devices below dir/dev as links. Without mounts it is what
+// MR_SYSFS can lead programs to that ask our library where sysfs is, and what answered system calls show.
 func Write(dir string, s Spec) error {
-	for name, text := range Tree(s) {
-		path := filepath.Join(dir, "class", name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+	if err := writeClass(dir, s); err != nil {
+		return err
+	}
+	dev := filepath.Join(dir, "dev/infiniband")
+	if err := os.MkdirAll(dev, 0o755); err != nil {
+		return err
+	}
+	for i := range s.NICs {
+		err := os.Symlink("/dev/null", filepath.Join(dev, fmt.Sprintf("uverbs%d", i)))
+		if err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}
 	return nil
+}
+
+func writeClass(dir string, s Spec) error {
+	class := filepath.Join(dir, "class")
+	if err := os.MkdirAll(class, 0o755); err != nil {
+		return err
+	}
+	f, err := OpenFiles(class)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Update(Tree(s))
 }
 
 // newSysfs puts a sysfs of this network namespace over /sys.
@@ -129,44 +153,66 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// overClass adds the tree to /sys/class.
-func overClass(work, fake string, old bool) error {
-	opts := "lowerdir=" + fake + ":/sys/class"
-	err := errors.New("no overlay was asked for")
+// overClass adds the directories of the tree to /sys/class.
+func overClass(work string, old bool) error {
+	ours, err := os.ReadDir(filepath.Join(work, "class"))
+	if err != nil {
+		return err
+	}
+	points := filepath.Join(work, "points")
+	for _, c := range ours {
+		if err := os.MkdirAll(filepath.Join(points, c.Name()), 0o755); err != nil {
+			return err
+		}
+	}
+	err = errors.New("no overlay was asked for")
 	if !old {
-		err = unix.Mount("overlay", "/sys/class", "overlay", unix.MS_RDONLY, opts)
+		err = unix.Mount("overlay", "/sys/class", "overlay", unix.MS_RDONLY, "lowerdir="+points+":/sys/class")
 	}
-	if err == nil {
-		return nil
+	if err != nil { // one directory with a bind mount per class does the same
+		if e := bindClass(work, ours); e != nil {
+			return errors.Join(err, e)
+		}
 	}
-	// One directory with a bind mount per class does the same.
+	for _, c := range ours {
+		from, to := filepath.Join(work, "class", c.Name()), filepath.Join("/sys/class", c.Name())
+		if err := unix.Mount(from, to, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("cannot show %s: %w", to, err)
+		}
+		// Programs only read, as of the kernel's. Who keeps the tree writes to it by another way.
+		const flags = unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV
+		if err := unix.Mount("", to, "", flags, ""); err != nil {
+			return fmt.Errorf("cannot protect %s: %w", to, err)
+		}
+	}
+	return nil
+}
+
+// bindClass makes a /sys/class of bind mounts of the old one's directories, and empty ones for ours.
+func bindClass(work string, ours []os.DirEntry) error {
 	at := filepath.Join(work, "allclass")
 	if err := os.Mkdir(at, 0o755); err != nil {
 		return err
 	}
-	classes, errDir := os.ReadDir("/sys/class")
-	if errDir != nil {
-		return errors.Join(err, errDir)
-	}
-	ours, errDir := os.ReadDir(fake)
-	if errDir != nil {
-		return errDir
+	classes, err := os.ReadDir("/sys/class")
+	if err != nil {
+		return err
 	}
 	for _, c := range classes {
 		if slices.ContainsFunc(ours, func(e os.DirEntry) bool { return e.Name() == c.Name() }) {
 			continue
 		}
-		if e := bindInto(filepath.Join("/sys/class", c.Name()), filepath.Join(at, c.Name())); e != nil {
-			return fmt.Errorf("cannot show /sys/class/%s: %w", c.Name(), errors.Join(err, e))
+		if err := bindInto(filepath.Join("/sys/class", c.Name()), filepath.Join(at, c.Name())); err != nil {
+			return fmt.Errorf("cannot show /sys/class/%s: %w", c.Name(), err)
 		}
 	}
 	for _, c := range ours {
-		if e := bindInto(filepath.Join(fake, c.Name()), filepath.Join(at, c.Name())); e != nil {
-			return errors.Join(err, e)
+		if err := os.Mkdir(filepath.Join(at, c.Name()), 0o755); err != nil {
+			return err
 		}
 	}
-	if e := unix.Mount(at, "/sys/class", "", unix.MS_BIND|unix.MS_REC, ""); e != nil {
-		return fmt.Errorf("cannot change /sys/class: %w", errors.Join(err, e))
+	if err := unix.Mount(at, "/sys/class", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("cannot change /sys/class: %w", err)
 	}
 	return nil
 }
