@@ -90,7 +90,7 @@ func (n *NIC) ibCounters(mr *metaroce.Counters, ib *rocev2.Counters) []PortCount
 func (n *NIC) hwCounters(mr *metaroce.Counters, ib *rocev2.Counters) []PortCounter {
 	c := &n.C
 	sent, recv := &c.SendFailed, &c.RecvFailed
-	gaps := mr.RxGaps + ib.DropAhead
+	gaps := mr.RxGaps + ib.DropAhead + ib.DropUCGap
 	duplicates := mr.DupPSN + mr.DropDup + ib.Duplicates
 	rnrSent, rnrReceived := mr.RefusedRNR+ib.TxRNR, mr.RNRReceived+ib.RxRNR
 	naks := mr.LostGap + mr.LostTime + mr.LostTrim + ib.RxSequenceNaks
@@ -101,7 +101,7 @@ func (n *NIC) hwCounters(mr *metaroce.Counters, ib *rocev2.Counters) []PortCount
 		{"implied_nak_seq_err", ib.ResponseGaps},
 		{"duplicate_request", duplicates},
 		{"rnr_nak_retry_err", rnrReceived},
-		{"out_of_buffer", rnrSent + ib.DropUDNoRecv},
+		{"out_of_buffer", rnrSent + ib.DropUDNoRecv + ib.DropUCNoRecv},
 		{"rx_write_requests", mr.RxWrites + ib.RxWrites},
 		{"rx_read_requests", mr.RxReads + ib.RxReads},
 		{"rx_atomic_requests", mr.RxAtomics + ib.RxAtomics},

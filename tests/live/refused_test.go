@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// refused is a station where neither mounts nor namespaces are allowed, of root or of an ordinary user, with a NIC.
-func refused(t *testing.T, user bool) *lab {
+// viewRefused is a station where neither mounts nor namespaces are allowed, of root or of an ordinary user, with a NIC.
+func viewRefused(t *testing.T, user bool) *lab {
 	t.Helper()
 	l := station(t)
 	if user {
@@ -64,7 +64,7 @@ func TestViewRefused(t *testing.T) {
 	needProgram(t, "ibv_devinfo", "ibstat", "ucx_info", "python3")
 	for _, user := range []bool{false, true} {
 		t.Run(fmt.Sprintf("user=%v", user), func(t *testing.T) {
-			l := refused(t, user)
+			l := viewRefused(t, user)
 			if out := l.try(10*time.Second, "run", "--view", "user", "--", "true"); !strings.Contains(out, "exit 3") {
 				t.Fatalf("namespaces are not refused here:\n%s", out)
 			}
@@ -126,7 +126,7 @@ print(good, bad)
 
 // TestViewRefusedEnds: the program's exit code, signals, children that outlive it, and a supervisor that is killed.
 func TestViewRefusedEnds(t *testing.T) {
-	l := refused(t, false)
+	l := viewRefused(t, false)
 	for program, want := range map[string]string{"exit 7": "exit 7", "kill -9 $$": "exit 137", "exec no-such-program-here 2>/dev/null": "exit 127"} {
 		if out := l.try(10*time.Second, "run", "--", "sh", "-c", program); !strings.HasSuffix(out, want) {
 			t.Errorf("%s: want %s, got\n%s", program, want, out)
