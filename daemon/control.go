@@ -325,7 +325,7 @@ func (c *client) open(n *device.NIC) (a answer) {
 		if a.err = c.d.loop.watch(bell, unix.EPOLLIN|unix.EPOLLET); a.err != nil {
 			return
 		}
-		if c.pidfd >= 0 && c.d.loop.watch(c.pidfd, unix.EPOLLIN) == nil {
+		if c.pidfd >= 0 && !c.watched && c.d.loop.watch(c.pidfd, unix.EPOLLIN) == nil {
 			c.watched = true
 			c.d.loop.fds[int32(c.pidfd)] = c
 		}

@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metaroce/metaroce/daemon/cm"
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/internal/mono"
 )
@@ -44,6 +45,7 @@ type Daemon struct {
 	cfg     Config
 	log     *slog.Logger
 	nics    []*device.NIC
+	cm      *cm.Manager // loop only
 	started time.Time
 	lis     *net.UnixListener
 	lockFD  int
@@ -73,7 +75,7 @@ func New(cfg Config) (*Daemon, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &Daemon{cfg: cfg, log: cfg.Log, clients: map[uint64]*client{}, loopDone: make(chan struct{}), lockFD: -1}
-	names := map[string]bool{}
+	names, seed := map[string]bool{}, uint64(0)
 	for _, nc := range cfg.NICs {
 		if names[nc.Name] {
 			return nil, fmt.Errorf("daemon: two NICs are named %s", nc.Name)
@@ -85,6 +87,7 @@ func New(cfg Config) (*Daemon, error) {
 		if nc.Instance == 0 {
 			nc.Instance = uint64(time.Now().UnixNano())
 		}
+		seed = seed*31 + (nc.Seed ^ nc.Instance) // of the connection manager: another one in each life of the daemon
 		n, err := device.New(nc)
 		if err != nil {
 			return nil, err
@@ -92,6 +95,7 @@ func New(cfg Config) (*Daemon, error) {
 		n.OnEvent(d.events.sink(nc.Name))
 		d.nics = append(d.nics, n)
 	}
+	d.newCM(seed)
 	return d, nil
 }
 

@@ -145,11 +145,15 @@ func (d *Daemon) runLoop() {
 func (d *Daemon) step(now mono.Time) (next mono.Time, worked bool) {
 	next = now.Add(sleepMax)
 	d.loop.steps++
+	if d.cm.NextTimeout() <= now {
+		d.cm.HandleTimers(now)
+	}
 	for _, n := range d.nics {
 		t, w := n.Step(now)
 		next = mono.Min(next, t)
 		worked = worked || w
 	}
+	next = mono.Min(next, d.cm.NextTimeout())
 	return next, worked
 }
 
@@ -203,6 +207,7 @@ func (d *Daemon) runQueue() {
 func (d *Daemon) programDied(c *client) {
 	d.loop.forget(c)
 	c.closeContext(d.loop.now())
+	c.closeCM(d.loop.now())
 	go c.conn.Close() // its goroutine frees the rest
 }
 

@@ -51,6 +51,7 @@ type client struct {
 	async int                 // asynchronous events, the daemon's end
 	chans map[uint32]*chanEnd // completion channels by handle; loop only
 
+	cm      cmClient
 	comp    hostq.CompEvent // scratch of the loop
 	asyncEv hostq.AsyncEvent
 }
@@ -178,6 +179,7 @@ func (c *client) teardown() {
 	c.d.OnLoop(func(now mono.Time) {
 		c.d.loop.forget(c)
 		c.closeContext(now)
+		c.closeCM(now)
 	})
 	if c.mem != nil {
 		unix.Munmap(c.mem) //nolint:errcheck // it was mapped

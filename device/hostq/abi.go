@@ -74,6 +74,28 @@ const (
 	OpCloseXRCD   Op = 49
 
 	OpAssist Op = 72
+
+	OpCMSetup          Op = 80
+	OpCMCreateChannel  Op = 81
+	OpCMDestroyChannel Op = 82
+	OpCMGetEvent       Op = 83
+	OpCMCreateID       Op = 84
+	OpCMDestroyID      Op = 85
+	OpCMBind           Op = 86
+	OpCMResolveAddr    Op = 87
+	OpCMResolveRoute   Op = 88
+	OpCMQuery          Op = 89
+	OpCMListen         Op = 90
+	OpCMConnect        Op = 91
+	OpCMAccept         Op = 92
+	OpCMReject         Op = 93
+	OpCMEstablish      Op = 94
+	OpCMDisconnect     Op = 95
+	OpCMQPAttr         Op = 96
+	OpCMSetOption      Op = 97
+	OpCMMigrate        Op = 98
+	OpCMJoin           Op = 99
+	OpCMLeave          Op = 100
 )
 
 // How the daemon reaches a program's memory (enum mr_dma).

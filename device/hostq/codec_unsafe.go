@@ -7,7 +7,8 @@ import "unsafe"
 type Plain interface {
 	Hdr | Hello | HelloReply | List | NIC | ListReply | Open | OpenReply | QueryPort | PortAttr | QueryGID |
 		GIDEntry | Handle | DestroyReply | RegMR | RegMRReply | AllocMW | CreateCQ | CreateSRQ | SRQAttr | CreateQP |
-		CreateQPReply | ModifyQP | CreateAH | Mcast | CompEvent | AsyncEvent | SQE | RQE | CQE | SGE | Assist
+		CreateQPReply | ModifyQP | CreateAH | Mcast | CompEvent | AsyncEvent | SQE | RQE | CQE | SGE | Assist |
+		CMSetup | CMCreate | CMAddrs | CMArg | CMOption | CMConn | CMInfo | CMEvent
 }
 
 // Bytes is v's memory.

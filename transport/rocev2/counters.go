@@ -23,6 +23,7 @@ type Counters struct {
 	DropUCGap, DropUCCut                   uint64 // UC: packets behind one that is missing; messages that broke off
 	DropUCNoRecv, DropUCTooLong            uint64 // UC: messages without a receive, or longer than it
 	DropUCAccess, DropUCInvalid            uint64 // UC: WRITEs to where they may not; messages of no right form
+	TxMad, RxMad, DropMadTx, DropMadRx     uint64 // QP 1: sent, received; queue full or no plane; not a MAD of general services
 	DropGroup                              uint64 // UD: multicast to a group without members here
 	Duplicates, Replays                    uint64 // requests had before and answered again; READs and atomics of them
 	Retransmits, GoBacks, Timeouts         uint64

@@ -43,6 +43,7 @@ type Engine struct {
 
 	in  rx
 	out tx
+	gsi gsi
 	sum ib.Summer
 	C   Counters
 }
@@ -126,6 +127,13 @@ func (e *Engine) NextTimeout() mono.Time {
 	t := e.timers.next()
 	if e.ctl.n > 0 {
 		t = e.now
+	}
+	if e.gsi.n > 0 {
+		if _, at, ok := e.gsiPlane(); ok {
+			t = mono.Min(t, max(at, e.now))
+		} else {
+			t = e.now
+		}
 	}
 	for i := range e.planes {
 		if p := &e.planes[i]; p.ring.n > 0 {

@@ -116,6 +116,10 @@ func (e *Engine) receive(p *pkt.Packet) {
 		return
 	}
 	q := e.qps[h.DestQP]
+	if q == nil && h.DestQP == gsiQPN {
+		e.onMAD(p, &h, payload)
+		return
+	}
 	if q == nil {
 		e.C.DropQPN++
 		return

@@ -60,6 +60,7 @@ func (e *Engine) Transmit(now mono.Time, b *pkt.Batch) {
 			break
 		}
 	}
+	e.transmitMADs(b)
 	for i := range e.planes {
 		e.transmitPlane((e.rr+i)%len(e.planes), b)
 	}
@@ -183,8 +184,9 @@ func (q *QP) paceFrom() mono.Time {
 
 // charge lets the time pass that a packet of n bytes takes at its plane's rate. It returns its bytes on the wire: none
 // if it stays inside.
-func (q *QP) charge(p *pkt.Packet, n int) int {
-	e := q.e
+func (q *QP) charge(p *pkt.Packet, n int) int { return q.e.charge(q.plane, p, n) }
+
+func (e *Engine) charge(plane int, p *pkt.Packet, n int) int {
 	if e.ownAddr(p.Dst) {
 		return 0
 	}
@@ -193,8 +195,8 @@ func (q *QP) charge(p *pkt.Packet, n int) int {
 	} else {
 		n += outerBytes6
 	}
-	pl := &e.planes[q.plane]
-	if bps := e.cfg.Planes[q.plane].RateBps; bps > 0 {
+	pl := &e.planes[plane]
+	if bps := e.cfg.Planes[plane].RateBps; bps > 0 {
 		if pl.free < e.now {
 			pl.free, pl.rem = e.now, 0
 		}

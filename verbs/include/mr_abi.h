@@ -92,6 +92,31 @@ enum mr_op {
     MR_OP_CLOSE_XRCD = 49,
 
     MR_OP_ASSIST = 72, /* mr_assist + fd[0] memfd -> mr_hdr; before OPEN */
+
+    /* Connection management (librdmacm): on a connection of its own, which needs no OPEN. An ID or channel is a handle
+     * of that connection. */
+    MR_OP_CM_SETUP = 80,           /* mr_cm_setup -> mr_hdr; first */
+    MR_OP_CM_CREATE_CHANNEL = 81,  /* mr_handle(rsv) -> mr_handle + fd[0]: one datagram for each event */
+    MR_OP_CM_DESTROY_CHANNEL = 82, /* mr_handle -> mr_hdr; EBUSY while it has IDs */
+    MR_OP_CM_GET_EVENT = 83,       /* mr_handle of a channel -> mr_cm_event; ENODATA: none */
+    MR_OP_CM_CREATE_ID = 84,       /* mr_cm_create -> mr_handle */
+    MR_OP_CM_DESTROY_ID = 85,      /* mr_handle -> mr_destroy_reply: comp_events were given out, async_events datagrams
+                                      belong to none any more */
+    MR_OP_CM_BIND = 86,            /* mr_cm_addrs (src) -> mr_hdr */
+    MR_OP_CM_RESOLVE_ADDR = 87,    /* mr_cm_addrs -> mr_hdr, then an event */
+    MR_OP_CM_RESOLVE_ROUTE = 88,   /* mr_handle -> mr_hdr, then an event */
+    MR_OP_CM_QUERY = 89,           /* mr_handle -> mr_cm_info */
+    MR_OP_CM_LISTEN = 90,          /* mr_cm_arg: backlog -> mr_hdr */
+    MR_OP_CM_CONNECT = 91,         /* mr_cm_conn -> mr_hdr, then events */
+    MR_OP_CM_ACCEPT = 92,          /* mr_cm_conn -> mr_hdr */
+    MR_OP_CM_REJECT = 93,          /* mr_cm_conn (arg: reason; 0 = by the consumer) -> mr_hdr */
+    MR_OP_CM_ESTABLISH = 94,       /* mr_handle -> mr_hdr: our QP is in RTS */
+    MR_OP_CM_DISCONNECT = 95,      /* mr_handle -> mr_hdr */
+    MR_OP_CM_QP_ATTR = 96,         /* mr_cm_arg: QP state -> mr_modify_qp (mask says what is set) */
+    MR_OP_CM_SET_OPTION = 97,      /* mr_cm_option -> mr_hdr */
+    MR_OP_CM_MIGRATE = 98,         /* mr_cm_arg: channel -> mr_destroy_reply, as above, of the old channel */
+    MR_OP_CM_JOIN = 99,            /* mr_cm_addrs (dst: the group) -> mr_handle, then an event */
+    MR_OP_CM_LEAVE = 100,          /* mr_cm_arg: membership -> mr_destroy_reply */
 };
 
 /* HELLO: who calls, and how the daemon may reach its memory. The guard is 8 bytes on a page that the client
@@ -331,6 +356,77 @@ struct mr_mcast {
     uint8_t gid[16]; /* of the group: an IP multicast address */
 };
 
+/* Which NICs the program may use, as MR_NIC has them: host/dev, host or dev, with commas; empty: all. */
+struct mr_cm_setup {
+    struct mr_hdr hdr;
+    char nics[1008];
+};
+struct mr_cm_create {
+    struct mr_hdr hdr;
+    uint32_t channel;
+    uint32_t ps;      /* enum rdma_port_space */
+    uint32_t qp_type; /* enum ibv_qp_type */
+    uint32_t rsv;
+};
+struct mr_cm_addr {
+    uint16_t family; /* AF_INET, AF_INET6; 0: none */
+    uint16_t port;   /* in host order */
+    uint32_t rsv;
+    uint8_t addr[16]; /* IPv4 in the last 4 */
+};
+struct mr_cm_addrs {
+    struct mr_hdr hdr;
+    uint32_t id;
+    uint32_t timeout_ms;
+    struct mr_cm_addr src, dst;
+};
+struct mr_cm_arg {
+    struct mr_hdr hdr;
+    uint32_t id;
+    uint32_t arg;
+};
+struct mr_cm_option {
+    struct mr_hdr hdr;
+    uint32_t id;
+    uint32_t level; /* RDMA_OPTION_ID */
+    uint32_t name;
+    uint32_t value;
+};
+struct mr_cm_param {
+    uint32_t qpn, qkey;
+    uint8_t responder_resources, initiator_depth, flow_control, retry_count;
+    uint8_t rnr_retry_count, srq;
+    uint16_t private_len;
+};
+struct mr_cm_conn {
+    struct mr_hdr hdr;
+    uint32_t id;
+    uint32_t arg;
+    struct mr_cm_param param;
+    uint8_t private_data[256];
+};
+struct mr_cm_info {
+    struct mr_hdr hdr;
+    struct mr_cm_addr src, dst;
+    uint8_t sgid[16], dgid[16];
+    uint64_t guid; /* of the NIC, big-endian bytes; 0: none yet */
+    uint32_t ps, qp_type;
+    uint8_t port_num, mtu, traffic_class, hop_limit;
+    uint32_t rsv;
+};
+struct mr_cm_event {
+    struct mr_hdr hdr;
+    uint32_t id;        /* CONNECT_REQUEST: the new one */
+    uint32_t listen_id; /* CONNECT_REQUEST: the listener */
+    uint32_t event;     /* enum rdma_cm_event_type */
+    int32_t status;
+    uint32_t group; /* MULTICAST_*: handle of the membership */
+    uint32_t rsv;
+    struct mr_cm_param param;
+    struct mr_ah_attr ah; /* of datagram IDs */
+    uint8_t private_data[256];
+};
+
 /* Records on the fds: one datagram each (SOCK_SEQPACKET socket pairs; the client's end may be made O_NONBLOCK). */
 struct mr_comp_event { /* on a completion channel */
     uint64_t cookie;   /* of the CQ */
@@ -527,6 +623,16 @@ _Static_assert(sizeof(struct mr_create_qp) == 112, "mr_create_qp");
 _Static_assert(sizeof(struct mr_ah_attr) == 32, "mr_ah_attr");
 _Static_assert(sizeof(struct mr_mcast) == 40, "mr_mcast");
 _Static_assert(sizeof(struct mr_modify_qp) == 168, "mr_modify_qp");
+_Static_assert(sizeof(struct mr_cm_setup) == 1024, "mr_cm_setup");
+_Static_assert(sizeof(struct mr_cm_create) == 32, "mr_cm_create");
+_Static_assert(sizeof(struct mr_cm_addr) == 24, "mr_cm_addr");
+_Static_assert(sizeof(struct mr_cm_addrs) == 72, "mr_cm_addrs");
+_Static_assert(sizeof(struct mr_cm_arg) == 24, "mr_cm_arg");
+_Static_assert(sizeof(struct mr_cm_option) == 32, "mr_cm_option");
+_Static_assert(sizeof(struct mr_cm_param) == 16, "mr_cm_param");
+_Static_assert(sizeof(struct mr_cm_conn) == 296, "mr_cm_conn");
+_Static_assert(sizeof(struct mr_cm_info) == 120, "mr_cm_info");
+_Static_assert(sizeof(struct mr_cm_event) == 344, "mr_cm_event");
 _Static_assert(sizeof(struct mr_ctx_page) == MR_CTX_PAGE_BYTES, "mr_ctx_page");
 _Static_assert(sizeof(struct mr_ring) == MR_RING_HDR, "mr_ring");
 _Static_assert(sizeof(struct mr_sqe) == 64, "mr_sqe");
