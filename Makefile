@@ -9,7 +9,7 @@ GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main
 PREFIX  ?= /usr/local
 B       := build
 
-.PHONY: build vopr demo test test-all test-interop bench lint install uninstall clean help need-go fmt generate
+.PHONY: build vopr demo test test-all test-interop test-clients bench lint install uninstall clean help need-go fmt generate
 
 build: need-go $(B)/bin/nicemu $(B)/bin/mroce ## build everything into build/: bin/nicemu, bin/mroce, lib/libibverbs.so.1, tests/*
 	@$(MAKE) --no-print-directory -C verbs
@@ -43,6 +43,11 @@ test-interop: ## RoCEv2 with a peer nobody here wrote: soft-RoCE of Debian's ker
 	@$(MAKE) -s build
 	@ci/run.sh interop
 
+test-clients: ## what Debian's programs do over our NIC (UCX, MPI, libfabric, perftest, …): prints docs/compatibility.md's table, fails where it got worse
+	@bash ci/deps.sh test
+	@$(MAKE) -s build
+	@ci/run.sh full_clients_a full_clients_b
+
 bench: ## throughput and latency beside TCP on the same machine; table on the screen, JSON in build/bench.json
 	@bash ci/deps.sh test
 	@$(MAKE) -s build
@@ -58,7 +63,7 @@ lint: need-go ## static checks only: golangci-lint, go vet, formats
 
 fmt: need-go ## format Go and C in place
 	@$(dir $(GO))gofmt -w $$(git ls-files '*.go')
-	@clang-format -i $$(git ls-files 'verbs/*.c' 'verbs/*.h' ':!verbs/include/mr_abi.h')
+	@clang-format -i --style=file:verbs/.clang-format $$(git ls-files 'verbs/*.c' 'verbs/*.h' 'tests/*.c' ':!verbs/include/mr_abi.h')
 
 generate: need-go ## regenerate what is generated from spec/
 	@$(GO) run ./tools/specgen

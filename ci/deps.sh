@@ -39,6 +39,16 @@ ucx-utils       ucx_info
 qemu-system-x86 qemu-system-x86_64
 busybox-static  busybox
 cpio            cpio
+rdmacm-utils    rping
+infiniband-diags ibstat
+ucx-utils       ucx_perftest
+openmpi-bin     mpirun.openmpi
+libopenmpi-dev  mpicc.openmpi
+mpich           mpirun.mpich
+libmpich-dev    mpicc.mpich
+libfabric-bin   fi_pingpong
+qperf           qperf
+fio             fio
 "
 all=$test
 

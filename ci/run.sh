@@ -10,8 +10,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/ci
 
-test_jobs="build generated unit race verbs asan fuzz sim planted pyverbs live interop lint"
-full_jobs="full_tap full_udp full_mem full_field full_soak"
+test_jobs="build generated unit race verbs asan fuzz sim planted pyverbs live clients interop lint"
+full_jobs="full_tap full_udp full_mem full_field full_clients_a full_clients_b full_soak"
 
 # ---------------------------------------------------------------- words the jobs use
 say() { printf '%s\n' "$*"; }
@@ -45,7 +45,7 @@ job_deps() { bash ci/deps.sh all; }
 
 job_build() {
     CGO_ENABLED=0 "$go" build ./...
-    CGO_ENABLED=0 "$go" vet -tags live,interop ./...
+    CGO_ENABLED=0 "$go" vet -tags live,interop,clients ./...
     CGO_ENABLED=0 "$go" vet -tags planted ./transport/... ./tools/...
     [ -d nicemu ] && [ -e verbs/Makefile ] || absent "nicemu and verbs/Makefile"
     make -s build
@@ -60,11 +60,11 @@ job_generated() {
     "$go" mod verify >/dev/null
     [ -d tools/specgen ] && "$go" run ./tools/specgen -check
     count 2 0
-    mapfile -t c < <(git ls-files 'verbs/*.c' 'verbs/*.h' ':!verbs/include/mr_abi.h') # a table for readers, aligned by hand
+    mapfile -t c < <(git ls-files 'verbs/*.c' 'verbs/*.h' 'tests/*.c' ':!verbs/include/mr_abi.h') # a table for readers, aligned by hand
     [ ${#c[@]} -gt 0 ] || return 0
     if ! command -v clang-format >/dev/null; then skip "no clang-format (Debian: clang-format)"; return 0; fi
     case $(clang-format --version) in
-    *version\ 14.*) clang-format --dry-run -Werror "${c[@]}" && count 1 0 ;;
+    *version\ 14.*) clang-format --style=file:verbs/.clang-format --dry-run -Werror "${c[@]}" && count 1 0 ;;
     *) skip "clang-format is not version 14, whose formatting the tree has" ;;
     esac
 }
@@ -141,6 +141,17 @@ job_live() {
     MR_LIVE=pairwise gotest -tags live -count=1 -timeout 20m ./tests/live
 }
 
+# Debian's programs of all kinds against the table in docs/compatibility.md: one row of each.
+clients() { # LEVEL LIMIT
+    local rc=0
+    [ -x build/bin/nicemu ] || absent "build/bin/nicemu"
+    rm -f build/clients/table.txt
+    MR_CLIENTS=$1 gotest -tags clients -count=1 -timeout "$2" -run 'Plan|Clients' ./tests/clients || rc=$?
+    [ ! -e build/clients/table.txt ] || cat build/clients/table.txt
+    return $rc
+}
+job_clients() { clients smoke 10m; }
+
 # Soft-RoCE of a Linux kernel in a VM as the peer.
 job_interop() {
     [ -x build/bin/nicemu ] || absent "build/bin/nicemu"
@@ -166,7 +177,12 @@ job_full_tap() { full full TestMatrix/tap; }
 job_full_udp() { full full TestMatrix/udp; }
 job_full_mem() { full full TestMatrix/mem; }
 job_full_field() { full full 'Test([^M]|Me)'; }
-job_full_soak() { full soak Soak; }
+job_full_clients_a() { clients a 25m; }
+job_full_clients_b() { clients b 25m; }
+job_full_soak() {
+    full soak Soak
+    gotest -tags clients -count=1 -timeout 20m -run Soak ./tests/clients
+}
 
 # ---------------------------------------------------------------- running them
 expand() {

@@ -36,24 +36,33 @@ type Bed struct {
 
 // Options of a lab.
 type Options struct {
-	Wire  string
-	Hosts int    // a, b, …: 10.0.0.1, 10.0.0.2, …
-	Plane string // properties of the planes as in a lab file: "noise: 2ms"
+	Wire   string
+	Hosts  int    // a, b, …: 10.0.0.1, 10.0.0.2, …
+	Planes int    // 0: the constant above
+	Plane  string // properties of the planes as in a lab file: "noise: 2ms"
+	Impair string // of all planes, likewise: "loss: 0.5%"
+	NoVeth bool   // nothing beside the planes; no need for root
 }
 
-// New brings a lab up with the given nicemu. Hosts a and b are joined by a veth as well.
+// New brings a lab up with the given nicemu. Hosts a and b are joined by a veth as well, unless told otherwise.
 func New(bin string, o Options) (*Bed, error) {
 	dir, err := os.MkdirTemp("", "mr-bench")
 	if err != nil {
 		return nil, err
 	}
 	b := &Bed{bin: bin, dir: dir, env: append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "MR_LAB=bench"), port: 18600}
-	text := fmt.Sprintf("name: bench\nplanes: %d\nwire: %s\nhosts:\n", Planes, o.Wire)
+	if o.Planes == 0 {
+		o.Planes = Planes
+	}
+	text := fmt.Sprintf("name: bench\nplanes: %d\nwire: %s\nhosts:\n", o.Planes, o.Wire)
 	for i := range o.Hosts {
 		text += fmt.Sprintf("  %s: {addr: 10.0.0.%d/24}\n", Host(i), i+1)
 	}
 	if o.Plane != "" {
 		text += "plane: {" + o.Plane + "}\n"
+	}
+	if o.Impair != "" {
+		text += "impair:\n  - {" + o.Impair + "}\n"
 	}
 	file := filepath.Join(dir, "lab.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
@@ -62,6 +71,9 @@ func New(bin string, o Options) (*Bed, error) {
 	if err := b.Nicemu("lab", "up", file); err != nil {
 		os.RemoveAll(dir)
 		return nil, err
+	}
+	if o.NoVeth {
+		return b, nil
 	}
 	if err := b.veth(); err != nil {
 		b.Close()
@@ -120,14 +132,21 @@ func (b *Bed) veth() error {
 
 // Nicemu runs nicemu about the lab; it must succeed.
 func (b *Bed) Nicemu(args ...string) error {
+	_, err := b.Ask(args...)
+	return err
+}
+
+// Ask runs nicemu about the lab and returns what it wrote.
+func (b *Bed) Ask(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, b.bin, args...)
 	cmd.Env = b.env
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("nicemu %s: %w\n%s", strings.Join(args, " "), err, out)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("nicemu %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
-	return nil
+	return string(out), nil
 }
 
 // Command prepares a program on a host.
