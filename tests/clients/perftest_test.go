@@ -60,7 +60,7 @@ func bandwidth(verb string) []row {
 	}
 	all := pt(p, "all sizes `-a`", lossy, "-a -n 50")
 	inline := pt(p, "inline `-I 64`", lossy, "-s 64 -I 64 -n 1000")
-	uc := pt(p, "UC", clean(waits), size+"-c UC -n 500")
+	uc := pt(p, "UC", clean(waits), "-c UC -s 4096 -n 500") // all that is sent at once must fit the queue of a TAP
 	events := pt(p, "events `-e`", lossy, size+"-e -n 500")
 	return append(rows, only(verb, map[string][]row{
 		"send": {
