@@ -11,7 +11,7 @@ B       := build
 
 .PHONY: build vopr demo test test-all test-interop test-clients bench lint install uninstall clean help need-go fmt generate
 
-build: need-go $(B)/bin/nicemu $(B)/bin/mroce ## build everything into build/: bin/nicemu, bin/mroce, lib/libibverbs.so.1, tests/*
+build: need-go $(B)/bin/nicemu $(B)/bin/mroce ## build everything into build/: bin/nicemu, bin/mroce, lib/libibverbs.so.1, lib/librdmacm.so.1, tests/*
 	@$(MAKE) --no-print-directory -C verbs
 
 # Go's own cache decides what is stale.
@@ -71,7 +71,7 @@ generate: need-go ## regenerate what is generated from spec/
 install: build ## install below PREFIX (/usr/local), DESTDIR in front of it for packagers; the library stays out of the linker's path
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/mroce
 	install -m 755 $(B)/bin/nicemu $(B)/bin/mroce $(DESTDIR)$(PREFIX)/bin/
-	cp -P $(B)/lib/libibverbs.so* $(DESTDIR)$(PREFIX)/lib/mroce/
+	cp -P $(B)/lib/libibverbs.so* $(B)/lib/librdmacm.so* $(DESTDIR)$(PREFIX)/lib/mroce/
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(B)/bin/nicemu man >$(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1
 	$(B)/bin/mroce man >$(DESTDIR)$(PREFIX)/share/man/man1/mroce.1

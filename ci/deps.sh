@@ -20,6 +20,7 @@ make            make
 git             git
 ca-certificates /etc/ssl/certs/ca-certificates.crt
 libibverbs-dev  /usr/include/infiniband/verbs.h
+librdmacm-dev   /usr/include/rdma/rdma_cma.h
 "
 demo="$build
 ibverbs-utils   ibv_rc_pingpong
@@ -35,6 +36,7 @@ tshark          tshark
 clang-format    clang-format
 util-linux      setpriv
 infiniband-diags ibstat
+rdmacm-utils    rping
 ucx-utils       ucx_info
 qemu-system-x86 qemu-system-x86_64
 busybox-static  busybox

@@ -98,16 +98,37 @@ func (m *Manager) unfit(nic int, msg *Msg) uint16 {
 	return 0
 }
 
+// refuseRequest refuses a request that has no ID. A tombstone stays, where there are not too many: a repetition on its way
+// must not come to a listener that begins meanwhile, after the peer has given up.
 func (m *Manager) refuseRequest(now mono.Time, nic int, local, remote netip.Addr, msg *Msg, reason uint16) {
-	if msg.Attr == SIDRREQ {
-		m.answer(now, nic, local, remote, &Msg{Attr: SIDRREP, TID: msg.TID, Local: msg.Local, Status: sidrUnsupported, Service: msg.Service})
-		return
-	}
+	sidr := msg.Attr == SIDRREQ
 	r := &Msg{Attr: REJ, TID: msg.TID, Remote: msg.Local, Reason: reason}
 	if reason == RejectMTU { // what would do is said, and the peer tries it
 		r.InfoLen, r.Info[0] = 1, m.cfg.NICs[nic].MTU<<4
 	}
-	m.answer(now, nic, local, remote, r)
+	if sidr {
+		r = &Msg{Attr: SIDRREP, TID: msg.TID, Local: msg.Local, Status: sidrUnsupported, Service: msg.Service}
+	}
+	if reason == RejectMTU || len(m.byComm) >= refusedMost {
+		m.answer(now, nic, local, remote, r)
+		return
+	}
+	c := m.newConn(now, nic, local, remote)
+	c.peer, c.tid, c.ud, c.over = msg.Local, msg.TID, sidr, true
+	m.byRemote[remoteKey{remote, c.peer, sidr}] = c
+	m.S.Rejected++
+	r.Put(&c.last)
+	c.transmit(now)
+	c.bury(now)
+}
+
+// lateREP: a reply to a request that is over here.
+func (c *conn) lateREP(now mono.Time, msg *Msg) {
+	if c.peer == 0 {
+		c.say(now, &Msg{Attr: REJ, TID: msg.TID, Local: c.comm, Remote: msg.Local, Which: 1, Reason: RejectConsumer})
+		return
+	}
+	c.repeat(now, msg)
 }
 
 // admit makes an ID for a request and tells the listener.

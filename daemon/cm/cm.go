@@ -40,6 +40,7 @@ const (
 	channelsMost = 1024
 	groupsMost   = 256 // of an ID
 	connsMost    = 1 << 20
+	refusedMost  = 1 << 16 // exchanges beyond which refusals are not remembered
 	backlogMost  = 1024
 	rttMost      = 4096
 )

@@ -241,6 +241,35 @@ func TestStale(t *testing.T) {
 	}
 }
 
+// TestLateRequest: a request that was refused does not come, repeated, to a listener that began meanwhile.
+func TestLateRequest(t *testing.T) {
+	w := newWorld(t, 10, 2)
+	w.dup = 1
+	x, y := w.nodes[0], w.nodes[1]
+	for port, ps := range map[uint16]PortSpace{1: PSTCP, 2: PSUDP} {
+		typ, want := uint8(qpRC), EvRejected
+		if ps == PSUDP {
+			typ, want = qpUD, EvUnreachable
+		}
+		x.dial(y.addr, port, ps, typ, "")
+		for w.sent[0].from == 0 || len(w.sent) == 2 { // until the first one is refused
+			w.step()
+			if len(y.got) > 0 {
+				t.Fatal("no listener, and yet a request")
+			}
+			if len(x.got) > 0 {
+				break
+			}
+		}
+		y.listenAt(netip.IPv4Unspecified(), port, ps, typ)
+		x.take(want)
+		w.until(500*mono.Millisecond, func() bool { return len(y.got) > 0 })
+		if len(y.got) > 0 {
+			t.Errorf("%+v", y.got[0])
+		}
+	}
+}
+
 // TestMTU: a peer with a smaller MTU says so, and the connection is made with it.
 func TestMTU(t *testing.T) {
 	w := newWorld(t, 7, 2)

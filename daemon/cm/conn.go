@@ -86,7 +86,7 @@ func init() {
 			doDisconnect: {"DREQ", (*conn).disconnect}, doDestroy: {"DREQ", (*conn).disconnect}},
 		DREQSent: {inREP: ignore, inRTU: ignore, inMRA: slower, inREJ: {"DISCONNECTED", (*conn).onDREP}, inDREQ: ended, inDREP: {"DISCONNECTED", (*conn).onDREP},
 			inTimer: resend, doDisconnect: ignore, doDestroy: ignore},
-		Timewait: {inREQ: again, inREP: again, inDREQ: {"DREP", (*conn).sayDREP}, inDREP: ignore, inREJ: ignore, inRTU: ignore, inMRA: ignore, inSIDRREQ: again,
+		Timewait: {inREQ: again, inREP: {"REJ or repeat", (*conn).lateREP}, inDREQ: {"DREP", (*conn).sayDREP}, inDREP: ignore, inREJ: ignore, inRTU: ignore, inMRA: ignore, inSIDRREQ: again,
 			inTimer: {"TIMEWAIT_EXIT", (*conn).exit}, doDisconnect: ignore, doReject: ignore, doDestroy: ignore},
 		SIDRSent: {inSIDRREP: {"ESTABLISHED or UNREACHABLE", (*conn).onSIDRREP}, inTimer: resend, doDisconnect: ignore, doDestroy: {"forget", (*conn).forget}},
 		SIDRReceived: {inSIDRREQ: ignore, inTimer: ignore, doAccept: {"SIDR_REP", (*conn).answerSIDR}, doReject: {"SIDR_REP", (*conn).answerSIDR},

@@ -15,6 +15,11 @@ if diff -u "$here/symbols.txt" "$tmp/symbols"; then say "exported names" ok; els
 if [ "$(stat -L -c %i "$lib/libibverbs.so")" = "$(stat -L -c %i "$lib/libibverbs.so.1")" ]; then
     say "libibverbs.so is the same file" ok; else say "libibverbs.so is the same file" no; fi
 
+nm -D --with-symbol-versions --defined-only "$lib/librdmacm.so.1" | awk '{print $3}' | LC_ALL=C sort >"$tmp/symbols"
+if diff -u "$here/symbols-rdmacm.txt" "$tmp/symbols"; then say "exported names of librdmacm" ok; else say "exported names of librdmacm" differ; fi
+if LD_LIBRARY_PATH=$lib "$bin/layout_cm" "$lib/librdmacm.so.1" "$here/symbols-rdmacm.txt"; then
+    say "layout and loading of librdmacm" ok; else say "layout and loading of librdmacm" no; fi
+
 # MR_PRELOAD: a sanitizer's runtime, for programs that were not built with it
 fake() { timeout 60 /usr/bin/python3 "$here/fake_daemon.py" "$tmp/s" "$@"; }
 if fake -- "$bin/layout" "$lib/libibverbs.so.1" device; then say "layout and loading" ok; else say "layout and loading" no; fi
