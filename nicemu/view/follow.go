@@ -40,15 +40,19 @@ type Kept struct {
 	Files *Files
 }
 
-// share bounds what keeping trees costs: the pause is so many times what an update takes.
-const share = 50
+// often is for how many NICs the files are as young as Lifespan says. More of them are kept as many times less often, which
+// bounds what it costs; measured times would not do, as they are long when the machine is busy.
+const often = 64
 
 // Follow keeps trees up to date until ctx ends. All of them show NICs of one daemon, which may still be starting: until
 // it has answered once, nothing changes.
 func Follow(ctx context.Context, ask Source, trees []*Kept) {
-	const pause = Lifespan * time.Millisecond
+	nics := 0
+	for _, t := range trees {
+		nics += len(t.Spec.NICs)
+	}
+	pause := Lifespan * time.Millisecond * time.Duration(1+nics/often)
 	for known := false; ; {
-		start := time.Now()
 		ports, err := ask()
 		if known = known || err == nil; !known {
 			if !sleep(ctx, pause/5) {
@@ -60,9 +64,9 @@ func Follow(ctx context.Context, ask Source, trees []*Kept) {
 			t.Spec.Tell(ports, err)
 			_ = t.Files.Update(Tree(t.Spec)) // tried again the next time; there is nobody to tell
 		}
-		wait := max(pause, share*time.Since(start))
+		wait := pause
 		if err != nil {
-			wait = max(wait, 5*pause)
+			wait = 5 * pause
 		}
 		if !sleep(ctx, wait) {
 			return

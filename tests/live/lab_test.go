@@ -74,8 +74,13 @@ type lab struct {
 // up brings a lab up, and down when the test ends.
 func up(t testing.TB, s spec) *lab {
 	t.Helper()
+	return upOn(t, station(t), s)
+}
+
+// upOn is up at a station.
+func upOn(t testing.TB, l *lab, s spec) *lab {
+	t.Helper()
 	needWire(t, s.wire)
-	l := station(t)
 	l.env = append(l.env, "MR_LAB=live") // one of the user's own may be up as well
 	file := filepath.Join(l.dir, "lab.yaml")
 	if err := os.WriteFile(file, []byte(s.yaml()), 0o644); err != nil {
