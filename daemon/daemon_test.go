@@ -151,6 +151,20 @@ func TestMgmt(t *testing.T) {
 		len(p.HWCounters) < 30 {
 		t.Errorf("port %+v", p)
 	}
+	if err := c.MgmtNIC("addresses", "a/mr0", api.AddressesArgs{Addrs: append(po.NICs[0].Addrs, "10.9.9.9")}, &po); err != nil || len(po.NICs[0].Addrs) != 2 {
+		t.Errorf("addresses %v %+v", err, po)
+	}
+	if err := c.MgmtNIC("addresses", "a/mr0", api.AddressesArgs{Addrs: po.NICs[0].Addrs[:1]}, &po); err != nil || po.NICs[0].Addrs[1] != "" {
+		t.Errorf("addresses %v %+v", err, po)
+	}
+	for _, bad := range []any{nil, api.AddressesArgs{Addrs: []string{"x"}}, api.AddressesArgs{Addrs: []string{"::"}}} {
+		if err := c.MgmtNIC("addresses", "b/mr0", bad, nil); err == nil {
+			t.Errorf("addresses %v: taken", bad)
+		}
+	}
+	if err := c.Mgmt("addresses", api.AddressesArgs{}, nil); err == nil {
+		t.Error("addresses of no NIC: taken")
+	}
 	if err := c.MgmtNIC("plane", "a/mr0", api.PlaneArgs{Plane: 1}, &s); err != nil || s.NICs[0].Planes[1].Admin != "down" {
 		t.Errorf("plane %v %+v", err, s)
 	}

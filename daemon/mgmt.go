@@ -25,7 +25,7 @@ type MgmtFunc func(args json.RawMessage) (any, error)
 
 type builtinFunc func(d *Daemon, nics []*device.NIC, args json.RawMessage) (any, error)
 
-var builtinNames = [...]string{"allow", "deny", "entropies", "events", "paths", "plane", "ports", "probe", "profile", "stats", "status"}
+var builtinNames = [...]string{"addresses", "allow", "deny", "entropies", "events", "paths", "plane", "ports", "probe", "profile", "stats", "status"}
 
 // builtin finds a built-in command. nics are those that the request is about; the command runs on the loop.
 func builtin(name string) builtinFunc {
@@ -38,6 +38,8 @@ func builtin(name string) builtinFunc {
 		return (*Daemon).paths
 	case "plane":
 		return (*Daemon).plane
+	case "addresses":
+		return (*Daemon).addresses
 	case "ports":
 		return (*Daemon).ports
 	case "events":

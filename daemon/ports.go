@@ -3,6 +3,7 @@ package daemon
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 
 	"github.com/metaroce/metaroce/daemon/api"
 	"github.com/metaroce/metaroce/device"
@@ -21,8 +22,12 @@ func portOf(n *device.NIC) api.Port {
 	counters, hw := n.PortCounters()
 	p := api.Port{Name: n.Name(), Dev: n.Dev(), GUID: fmt.Sprintf("%016x", n.GUID()), Up: n.Up(), Rate: device.RateText(n.Rate()),
 		Counters: make(map[string]uint64, len(counters)), HWCounters: make(map[string]uint64, len(hw))}
-	for _, a := range n.Addrs() {
-		p.Addrs = append(p.Addrs, a.String())
+	for _, a := range n.GIDTable() {
+		text := ""
+		if a.IsValid() {
+			text = a.String()
+		}
+		p.Addrs = append(p.Addrs, text)
 	}
 	for _, c := range counters {
 		p.Counters[c.Name] = c.Value
@@ -31,4 +36,27 @@ func portOf(n *device.NIC) api.Port {
 		p.HWCounters[c.Name] = c.Value
 	}
 	return p
+}
+
+// addresses follows the addresses of the host's interface behind a NIC, as who watches it says.
+func (d *Daemon) addresses(nics []*device.NIC, args json.RawMessage) (any, error) {
+	var a api.AddressesArgs
+	if err := strict(args, &a); err != nil {
+		return nil, &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("addresses: %v", err)}
+	}
+	if len(args) == 0 || len(nics) != 1 {
+		return nil, &api.Error{Code: api.CodeBadRequest, Message: "addresses: of which NIC?"}
+	}
+	var list []netip.Addr
+	for _, text := range a.Addrs {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("addresses: %v", err)}
+		}
+		list = append(list, addr)
+	}
+	if err := nics[0].SetAddrs(d.loop.now(), list); err != nil {
+		return nil, &api.Error{Code: api.CodeFailed, Message: err.Error()}
+	}
+	return d.ports(nics, nil)
 }

@@ -30,11 +30,11 @@ func (c *Context) CreateAH(now mono.Time, r *hostq.CreateAH) (uint32, error) {
 		return 0, syscall.ENOMEM
 	}
 	h := c.ahs.put(&AH{pd: pd, dest: transport.UDDest{
-		Local: c.nic.cfg.Addrs[a.SGIDIndex], Remote: remote, FlowLabel: a.FlowLabel & 0xfffff, TOS: a.TrafficClass, HopLimit: a.HopLimit,
+		Local: c.nic.gidAddr(a.SGIDIndex), Remote: remote, FlowLabel: a.FlowLabel & 0xfffff, TOS: a.TrafficClass, HopLimit: a.HopLimit,
 	}})
 	pd.refs++
 	c.nic.C.Live.AHs++
-	c.nic.resolve(c.nic.cfg.Addrs[a.SGIDIndex], remote)
+	c.nic.resolve(c.nic.gidAddr(a.SGIDIndex), remote)
 	return h, nil
 }
 
@@ -56,14 +56,14 @@ func (c *Context) freeAH(h uint32, a *AH) {
 
 // route checks an address vector and returns where it leads.
 func (n *NIC) route(a *hostq.AHAttr) (remote netip.Addr, err error) {
-	if a.IsGlobal == 0 || int(a.SGIDIndex) >= len(n.cfg.Addrs) {
+	if a.IsGlobal == 0 || !n.gidIndex(a.SGIDIndex) {
 		return remote, syscall.EINVAL
 	}
 	remote = netip.AddrFrom16(a.DGID).Unmap()
 	if remote.IsUnspecified() {
 		return remote, syscall.EINVAL
 	}
-	if remote.Is4() != n.cfg.Addrs[a.SGIDIndex].Is4() {
+	if remote.Is4() != n.gidAddr(a.SGIDIndex).Is4() {
 		return remote, syscall.ENETUNREACH
 	}
 	return remote, nil

@@ -147,7 +147,7 @@ func (n *NIC) Dev() string { return n.cfg.Dev }
 // GUID is the node GUID.
 func (n *NIC) GUID() uint64 { return n.cfg.GUID }
 
-// Addrs are the NIC's addresses, in the order of the GID table.
+// Addrs are the NIC's addresses, in the order of the GID table; its empty entries are left out.
 func (n *NIC) Addrs() []netip.Addr { return n.cfg.Addrs }
 
 // Attr fills the attributes of the device.
@@ -179,7 +179,7 @@ func (n *NIC) PortAttr(port uint32, a *hostq.PortAttr) error {
 		a.State, a.PhysState = portDown, physDisabled
 	}
 	a.MaxMTU, a.ActiveMTU = uint32(len(mtus)), uint32(n.cfg.activeMTU())
-	a.GIDTblLen, a.PkeyTblLen = uint32(len(n.cfg.Addrs)), 1
+	a.GIDTblLen, a.PkeyTblLen = uint32(len(n.gids)), 1
 	a.PortCapFlags = ipBasedGIDs | reinitPortCaps
 	a.MaxMsgSz, a.LinkLayer = maxMsgSize, linkEthernet
 	a.ActiveWidth, a.ActiveSpeed, a.SpeedMbps = width, speed, mbps
@@ -225,14 +225,6 @@ func linkRate(bps uint64) (width, speed uint32, mbps uint64) {
 		}
 	}
 	return 8, 128, bps / 1e6
-}
-
-// GID returns entry i of the GID table.
-func (n *NIC) GID(port, i uint32) (gid [16]byte, err error) {
-	if port != 1 || int(i) >= len(n.cfg.Addrs) {
-		return gid, syscall.EINVAL
-	}
-	return n.cfg.Addrs[i].As16(), nil
 }
 
 // maxPlanes bounds the planes of a NIC: the wire format numbers paths by plane and entropy.

@@ -349,6 +349,7 @@ const (
 	evSRQErr        = 14
 	evSRQLimit      = 15
 	evQPLastWQE     = 16
+	evGIDChange     = 18
 	portEventNumber = 1
 )
 

@@ -168,12 +168,18 @@ func attr(h uint32, state device.State, remote netip.Addr, qpn uint32) *hostq.Mo
 
 func (p *prog) up(q *qpair, remote netip.Addr, qpn uint32) {
 	p.t.Helper()
+	p.upFrom(q, 0, remote, qpn)
+}
+
+// upFrom is up with the GID of an index.
+func (p *prog) upFrom(q *qpair, gid uint8, remote netip.Addr, qpn uint32) {
+	p.t.Helper()
 	for _, s := range []struct {
 		to   device.State
 		mask uint32
 	}{{device.Init, toInit}, {device.RTR, toRTR}, {device.RTS, toRTS}} {
 		m := attr(q.Handle(), s.to, remote, qpn)
-		m.Mask = s.mask
+		m.Mask, m.AH.SGIDIndex = s.mask, gid
 		if err := p.ctx.ModifyQP(p.nic.Now(), m); err != nil {
 			p.t.Fatalf("to %v: %v", s.to, err)
 		}

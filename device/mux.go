@@ -241,6 +241,16 @@ func (m *mux) CountersJSON() any {
 	return all
 }
 
+// SetAddrs implements AddrEngine.
+func (m *mux) SetAddrs(addrs []netip.Addr) {
+	m.own = addrs
+	for _, e := range []Engine{m.mr, m.ib} {
+		if e, ok := e.(AddrEngine); ok {
+			e.SetAddrs(addrs)
+		}
+	}
+}
+
 // PathsJSON describes the peers and paths of MetaRoCE; RoCEv2 has none of its own.
 func (m *mux) PathsJSON() any {
 	if p, ok := m.mr.(interface{ PathsJSON() any }); ok {

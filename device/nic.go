@@ -27,6 +27,7 @@ type NIC struct {
 
 	contexts []*Context
 	qps      map[uint32]*QP
+	gids     []gidSlot
 	groups   map[netip.Addr]int // multicast groups, and how many QPs are attached to each
 	lastQPN  uint32
 	keys     keyTable
@@ -58,6 +59,7 @@ func New(cfg Config) (*NIC, error) {
 		rx:      make([]pkt.Packet, pkt.Burst*len(cfg.Ports)),
 		onEvent: func(transport.Event) {},
 	}
+	n.initGIDs()
 	ids := rng.New(cfg.Seed^cfg.Instance, "numbers "+cfg.Name)
 	//= MR-QP-013
 	n.lastQPN = firstQPN + ids.Uint32()%(lastQPN-firstQPN)

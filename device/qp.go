@@ -411,7 +411,7 @@ func (q *QP) rtr() RTRAttr {
 		return RTRAttr{PathMTU: mtus[q.ctx.nic.cfg.activeMTU()-1]}
 	}
 	return RTRAttr{
-		RemoteAddr: netip.AddrFrom16(a.AH.DGID).Unmap(), LocalAddr: q.ctx.nic.cfg.Addrs[a.AH.SGIDIndex],
+		RemoteAddr: netip.AddrFrom16(a.AH.DGID).Unmap(), LocalAddr: q.ctx.nic.gidAddr(a.AH.SGIDIndex),
 		RemoteQPN: a.DestQPNum, RQPSN: a.RQPSN, PathMTU: mtus[a.PathMTU-1], MaxDestRdAtomic: a.MaxDestRdAtomic,
 		MinRNRTimer: a.MinRNRTimer, TrafficClass: a.AH.TrafficClass, HopLimit: a.AH.HopLimit, FlowLabel: a.AH.FlowLabel & 0xfffff,
 	}

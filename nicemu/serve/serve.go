@@ -65,6 +65,7 @@ func Run(ctx context.Context, path string) error {
 	autogroup()
 	go s.schedule(ctx)
 	go s.sweep(ctx)
+	go s.followHostPorts(ctx)
 	return daemon.Run(ctx, daemon.Config{
 		Socket: cfg.Socket, Group: cfg.Group, NICs: nics, Version: cfg.Version, Log: s.log, Mgmt: s.commands(),
 		MemoryLimit: 1<<30 + int64(len(s.planes))*bytesPerPlane,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
@@ -11,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/metaroce/metaroce/nicemu/netdev"
 	"github.com/metaroce/metaroce/nicemu/view"
 )
 
@@ -44,9 +46,30 @@ func Hold() error {
 		d := &view.Daemon{Socket: socket}
 		go view.Follow(context.Background(), d.Ports, trees)
 	}
+	for i := range h.plan.Hosts {
+		go follow(&h.plan.Hosts[i], int(h.keep[3*i].Fd()))
+	}
 	<-stop
 	runtime.KeepAlive(h)
 	return nil
+}
+
+// follow tells the daemon of each change of addresses in a host.
+func follow(spec *Host, ns int) {
+	var names []string
+	for _, n := range spec.NICs {
+		names = append(names, n.Name)
+	}
+	err := netdev.Watch(context.Background(), ns, names, func(name string, addrs []netip.Addr) {
+		d := view.Daemon{Socket: spec.Socket}
+		defer d.Close()
+		if err := d.SetAddrs(spec.Name+"/"+name, netdev.Texts(addrs)); err != nil {
+			fmt.Fprintf(os.Stderr, "host %s: %s: addresses: %v\n", spec.Name, name, err)
+		}
+	})
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "host %s: GIDs do not follow addresses: %v\n", spec.Name, err)
+	}
 }
 
 type holder struct {

@@ -27,9 +27,11 @@ func (s *Spec) Tell(p api.Ports, err error) {
 		n.Counters, n.HWCounters = q.Counters, q.HWCounters
 		n.GIDs = n.GIDs[:0]
 		for _, text := range q.Addrs {
+			gid := emptyGID
 			if a, err := netip.ParseAddr(text); err == nil {
-				n.GIDs = append(n.GIDs, GID(a))
+				gid = GID(a)
 			}
+			n.GIDs = append(n.GIDs, gid)
 		}
 	}
 }

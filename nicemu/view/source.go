@@ -12,13 +12,27 @@ type Daemon struct {
 	conn   *client.Client
 }
 
-// Ports is a Source.
-func (d *Daemon) Ports() (p api.Ports, err error) {
+func (d *Daemon) connect() (err error) {
 	if d.conn == nil {
 		if d.conn, err = client.Dial(d.Socket); err != nil {
 			d.conn = nil
-			return p, err
 		}
+	}
+	return err
+}
+
+// SetAddrs tells the daemon of the addresses that the host's interface of a NIC has now.
+func (d *Daemon) SetAddrs(nic string, addrs []string) error {
+	if err := d.connect(); err != nil {
+		return err
+	}
+	return d.conn.MgmtNIC("addresses", nic, api.AddressesArgs{Addrs: addrs}, nil)
+}
+
+// Ports is a Source.
+func (d *Daemon) Ports() (p api.Ports, err error) {
+	if err = d.connect(); err != nil {
+		return p, err
 	}
 	if err = d.conn.Mgmt("ports", nil, &p); err != nil {
 		d.Close()

@@ -70,7 +70,7 @@ func portTree(set setFunc, port string, s Spec, n NIC) {
 	}
 	for g, gid := range n.GIDs {
 		set(port, fmt.Sprintf("gids/%d", g), gid)
-		if !s.GIDAttrs {
+		if !s.GIDAttrs || gid == emptyGID {
 			continue
 		}
 		set(port, fmt.Sprintf("gid_attrs/types/%d", g), "RoCE v2")
@@ -79,6 +79,9 @@ func portTree(set setFunc, port string, s Spec, n NIC) {
 		}
 	}
 }
+
+// emptyGID is what an entry of the table shows that has no address.
+var emptyGID = GID(netip.IPv6Unspecified())
 
 // GID prints an address as sysfs prints its GID.
 func GID(a netip.Addr) string {

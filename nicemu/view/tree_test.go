@@ -31,6 +31,13 @@ func TestF37GIDTable(t *testing.T) {
 	if got, ok := tree["infiniband/mr1/ports/1/gid_attrs/ndevs/0"]; ok {
 		t.Errorf("a NIC without an interface names %q", got)
 	}
+	// An entry whose address went away.
+	s.NICs[0].Port = "a/mr0"
+	s.Tell(api.Ports{NICs: []api.Port{{Name: "a/mr0", Up: true, Addrs: []string{"", "fd00::1"}}}}, nil)
+	tree = view.Tree(s)
+	if tree[port+"gids/0"] != "0000:0000:0000:0000:0000:0000:0000:0000\n" || tree[port+"gid_attrs/types/0"] != "" || tree[port+"gid_attrs/ndevs/1"] != "mr0\n" {
+		t.Errorf("an empty entry: %v", tree)
+	}
 	s.GIDAttrs = false
 	for name := range view.Tree(s) {
 		if strings.Contains(name, "gid_attrs") {

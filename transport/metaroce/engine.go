@@ -262,6 +262,9 @@ func (e *Engine) tagged(tag uint32) *assoc {
 // Addrs returns the NIC's own addresses.
 func (e *Engine) Addrs() []netip.Addr { return e.cfg.Addrs }
 
+// SetAddrs changes the NIC's own addresses. Associations stay as they are.
+func (e *Engine) SetAddrs(addrs []netip.Addr) { e.cfg.Addrs = addrs }
+
 func (e *Engine) ownAddr(a netip.Addr) bool {
 	for _, x := range e.cfg.Addrs {
 		if x == a {

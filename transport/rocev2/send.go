@@ -208,6 +208,9 @@ func (e *Engine) charge(plane int, p *pkt.Packet, n int) int {
 	return n
 }
 
+// SetAddrs changes the NIC's own addresses. QPs stay as they are.
+func (e *Engine) SetAddrs(addrs []netip.Addr) { e.cfg.Addrs = addrs }
+
 func (e *Engine) ownAddr(a netip.Addr) bool {
 	for i := range e.cfg.Addrs {
 		if e.cfg.Addrs[i] == a {

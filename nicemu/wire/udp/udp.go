@@ -320,6 +320,9 @@ func (p *Port) SetAddrs(addrs []netip.Addr) {
 	}
 }
 
+// SetSlots implements device.SlotPort: peers tell our addresses apart by their position.
+func (p *Port) SetSlots(addrs []netip.Addr) { p.SetAddrs(addrs) }
+
 // SetPeer says where a peer's plane receives, and the addresses of its NIC in their order there. It replaces what was
 // known of to; no addresses removes it. Called on the device's goroutine.
 func (p *Port) SetPeer(to netip.AddrPort, addrs ...netip.Addr) error {
