@@ -161,14 +161,23 @@ job_interop() {
 # rdma-core's own tests. Most skips there are for other vendors and for what our NIC does not offer yet; the floor below
 # is what it does offer.
 job_pyverbs() {
-    local rc=0 ran skipped
-    bash ci/pyverbs.sh 2>&1 | tee "$out/pyverbs.log" || rc=$?
+    local w ran=0
+    for w in mem tap; do
+        [ $w = mem ] || [ "$(id -u)" = 0 ] || { say "   over tap: needs root"; continue; }
+        pyverbs $w || { count $ran 1; exit 1; }
+    done
+    count $ran 0
+}
+# pyverbs WIRE: 124 of the 171 run where there is no GPU and huge pages may not be reserved; ci/pyverbs-skips.txt says why not the rest
+pyverbs() {
+    local rc=0 n skipped
+    bash ci/pyverbs.sh -w "$1" 2>&1 | tee "$out/pyverbs-$1.log" || rc=$?
     [ $rc != 3 ] || { skip "no Debian package python3-pyverbs with its tests"; return 0; }
-    ran=$(sed -n 's/^Ran \([0-9]*\) tests.*/\1/p' "$out/pyverbs.log")
-    skipped=$(sed -n 's/^.*skipped=\([0-9]*\).*/\1/p' "$out/pyverbs.log")
-    [ $rc = 0 ] || { count 0 1; exit 1; }
-    [ $((ran - ${skipped:-0})) -ge 85 ] || { say "only $((ran - ${skipped:-0})) of rdma-core's tests ran, 85 did before"; count 0 1; exit 1; }
-    count $((ran - ${skipped:-0})) 0
+    [ $rc = 0 ] || return 1
+    n=$(sed -n 's/^Ran \([0-9]*\) tests.*/\1/p' "$out/pyverbs-$1.log")
+    skipped=$(sed -n 's/^.*skipped=\([0-9]*\).*/\1/p' "$out/pyverbs-$1.log")
+    n=$((n - ${skipped:-0})) ran=$((ran + n))
+    [ $n -ge 124 ] || { say "only $n of rdma-core's tests ran over $1, 124 did before"; return 1; }
 }
 
 # Full suites, half an hour each at most.

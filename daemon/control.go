@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -20,6 +21,8 @@ type answer struct {
 	msg []byte
 	fds []int
 	err error
+
+	silent bool // no reply
 }
 
 type handler func(c *client, b []byte, fds []int) answer
@@ -87,11 +90,23 @@ var handlers = map[hostq.Op]handler{
 	hostq.OpDestroyAH:      inContext(doDestroyAH),
 	hostq.OpAttachMcast:    inContext(doAttachMcast),
 	hostq.OpDetachMcast:    inContext(doDetachMcast),
+	hostq.OpAllocNullMR:    inContext(doAllocNullMR),
+	hostq.OpShare:          decoded(doShare),
+	hostq.OpImport:         decoded(doImport),
+	hostq.OpImportPD:       inContext(doImportPD),
+	hostq.OpImportMR:       inContext(doImportMR),
+	hostq.OpAllocDM:        decoded(doAllocDM),
+	hostq.OpFreeDM:         inContext(doFreeDM),
+	hostq.OpImportDM:       decoded(doImportDM),
+	hostq.OpModifyCQ:       inContext(doModifyCQ),
 }
 
 // handle does one request and answers it. False ends the connection.
 func (c *client) handle(b []byte, fds []int) bool {
 	a, ok := c.answer(b, fds)
+	if ok && a.silent {
+		return true
+	}
 	return ok && c.reply(a.msg, a.fds...) && !errors.Is(a.err, errPart)
 }
 
@@ -232,12 +247,17 @@ func doList(c *client, m *hostq.List, _ []int) answer {
 	r := hostq.ListReply{Count: uint32(len(list)), Total: uint32(len(nics))}
 	msg := append([]byte(nil), hostq.Bytes(&r)...)
 	for i, n := range list {
-		e := hostq.NIC{GUID: bigEndian(n.GUID()), Index: uint32(first + i), NumPorts: 1}
-		copy(e.Name[:len(e.Name)-1], n.Name())
-		copy(e.Dev[:len(e.Dev)-1], n.Dev())
+		e := describe(n, first+i)
 		msg = append(msg, hostq.Bytes(&e)...)
 	}
 	return answer{msg: msg}
+}
+
+func describe(n *device.NIC, index int) hostq.NIC {
+	e := hostq.NIC{GUID: bigEndian(n.GUID()), Index: uint32(index), NumPorts: 1}
+	copy(e.Name[:len(e.Name)-1], n.Name())
+	copy(e.Dev[:len(e.Dev)-1], n.Dev())
+	return e
 }
 
 // bigEndian returns v so that its bytes in memory are big-endian.
@@ -275,6 +295,11 @@ func doOpen(c *client, m *hostq.Open, fds []int) answer {
 	if err != nil {
 		return answer{err: err}
 	}
+	return c.openWith(n, nil, fds[0], m.ShmBytes)
+}
+
+// openWith opens a NIC with the shared memory that the program made; with from's objects in common, unless it is nil.
+func (c *client) openWith(n *device.NIC, from *client, fd int, size uint64) answer {
 	if c.space == nil && !c.reach() {
 		c.d.log.Warn("no way into a program's memory", "program", c.program, "pid", c.pid, "err", c.noWay)
 		return answer{err: unix.EPERM}
@@ -282,13 +307,13 @@ func doOpen(c *client, m *hostq.Open, fds []int) answer {
 	if err := c.space.prove(); err != nil {
 		return answer{err: unix.EPERM}
 	}
-	mem, err := mapMemory(fds[0], m.ShmBytes)
+	mem, err := mapMemory(fd, size)
 	if err != nil {
 		c.d.log.Warn("shared memory refused", "program", c.program, "pid", c.pid, "err", err)
 		return answer{err: unix.EINVAL}
 	}
 	c.mem = mem
-	a := c.open(n)
+	a := c.open(n, from)
 	if a.err != nil { // it may ask again: nothing of this try must stay
 		unix.Munmap(c.mem) //nolint:errcheck // it was mapped
 		closeAll([]int{c.bell, c.async})
@@ -298,7 +323,7 @@ func doOpen(c *client, m *hostq.Open, fds []int) answer {
 }
 
 // open makes the descriptors and the context.
-func (c *client) open(n *device.NIC) (a answer) {
+func (c *client) open(n *device.NIC, from *client) (a answer) {
 	view, err := hostq.NewMem(c.mem)
 	if err != nil {
 		return answer{err: unix.EINVAL}
@@ -322,6 +347,13 @@ func (c *client) open(n *device.NIC) (a answer) {
 	a.err = unix.EIO
 	mode, _ := c.space.dma()
 	c.d.OnLoop(func(mono.Time) {
+		var common *device.Context
+		if from != nil {
+			if common = from.ctx; common == nil || common.Dead {
+				a.err = unix.ENODEV
+				return
+			}
+		}
 		if a.err = c.d.loop.watch(bell, unix.EPOLLIN|unix.EPOLLET); a.err != nil {
 			return
 		}
@@ -329,7 +361,7 @@ func (c *client) open(n *device.NIC) (a answer) {
 			c.watched = true
 			c.d.loop.fds[int32(c.pidfd)] = c
 		}
-		c.ctx = n.OpenContext(device.ContextConfig{Mem: view, Space: c.space, Notifier: c, Program: c.program, PID: c.pid, DMA: dmaName(mode)})
+		c.ctx = n.ImportContext(device.ContextConfig{Mem: view, Space: c.space, Notifier: c, Program: c.program, PID: c.pid, DMA: dmaName(mode)}, common)
 		r.Ctx = c.ctx.ID()
 		n.Attr(&r.Attr)
 	})
@@ -338,6 +370,10 @@ func (c *client) open(n *device.NIC) (a answer) {
 		return a
 	}
 	c.opened = true
+	if from != nil {
+		im := hostq.ImportReply{Ctx: r.Ctx, Attr: r.Attr, NIC: describe(n, slices.Index(c.d.nics, n))}
+		return answer{msg: hostq.Bytes(&im), fds: []int{theirBell, theirs}}
+	}
 	return answer{msg: hostq.Bytes(&r), fds: []int{theirBell, theirs}}
 }
 
@@ -359,24 +395,32 @@ func eventPair() (ours, theirs int, err error) {
 	return p[0], p[1], err
 }
 
-// mapMemory maps a client's memfd after checking that it can never shrink under us: sealed, of the size promised,
-// and really on tmpfs.
-func mapMemory(fd int, size uint64) ([]byte, error) {
+// checkSealed checks that a client's memfd can never shrink under whoever maps it: sealed, of the size promised, and
+// really on tmpfs.
+func checkSealed(fd int, size uint64) error {
 	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
-	if size < hostq.CtxBytesMin || size > hostq.CtxBytesMax || size%hostq.RingAlign != 0 {
-		return nil, errors.New("size out of bounds")
-	}
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || have&seals != seals || have&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) != 0 {
-		return nil, errors.New("not a memfd sealed against shrinking, growing and sealing")
+		return errors.New("not a memfd sealed against shrinking, growing and sealing")
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != int64(size) {
-		return nil, errors.New("its size is another one")
+		return errors.New("its size is another one")
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
-		return nil, errors.New("not on tmpfs")
+		return errors.New("not on tmpfs")
+	}
+	return nil
+}
+
+// mapMemory maps a client's memfd.
+func mapMemory(fd int, size uint64) ([]byte, error) {
+	if size < hostq.CtxBytesMin || size > hostq.CtxBytesMax || size%hostq.RingAlign != 0 {
+		return nil, errors.New("size out of bounds")
+	}
+	if err := checkSealed(fd, size); err != nil {
+		return nil, err
 	}
 	b, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {

@@ -275,7 +275,7 @@ func FuzzControl(f *testing.F) {
 		if c.mem, err = mapMemory(fd, 1<<20); err != nil {
 			t.Fatal(err)
 		}
-		a := c.open(d.nics[0])
+		a := c.open(d.nics[0], nil)
 		closeAll(append(a.fds, fd))
 		if a.err != nil {
 			t.Fatal(a.err)

@@ -50,6 +50,9 @@ type client struct {
 	bell  int                 // doorbell eventfd, the daemon's end
 	async int                 // asynchronous events, the daemon's end
 	chans map[uint32]*chanEnd // completion channels by handle; loop only
+	dms   map[uint32]int      // descriptors of device memory by handle; loop only
+
+	shares [sharesMost][2]uint64 // tokens by which this context may be imported (d.mu)
 
 	cm      cmClient
 	comp    hostq.CompEvent // scratch of the loop
@@ -71,7 +74,7 @@ func (d *Daemon) accept() {
 			continue
 		}
 		d.stats.connections.Add(1)
-		c := &client{d: d, conn: conn, pidfd: -1, bell: -1, async: -1, since: time.Now(), chans: map[uint32]*chanEnd{}}
+		c := &client{d: d, conn: conn, pidfd: -1, bell: -1, async: -1, since: time.Now(), chans: map[uint32]*chanEnd{}, dms: map[uint32]int{}}
 		d.mu.Lock()
 		refuse := d.closed || len(d.clients) >= maxClients
 		if !refuse {
@@ -207,6 +210,10 @@ func (c *client) closeContext(now mono.Time) {
 	for h, ch := range c.chans {
 		unix.Close(ch.fd)
 		delete(c.chans, h)
+	}
+	for h, fd := range c.dms {
+		unix.Close(fd)
+		delete(c.dms, h)
 	}
 }
 

@@ -42,6 +42,8 @@ const (
 	maxMR       = 262144
 	maxPD       = 32768
 	maxMW       = 65536
+	maxDM       = 1024
+	maxDMSize   = 16 << 20 // device memory of the NIC
 	maxAH       = 65536
 	maxSRQ      = 8192
 	maxSRQWR    = 16384
@@ -161,7 +163,7 @@ func (n *NIC) Attr(a *hostq.DeviceAttr) {
 		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: hostq.MaxSGE, MaxSGERd: hostq.MaxSGE, MaxCQ: maxCQ, MaxCQE: maxCQE,
 		MaxMR: maxMR, MaxMW: maxMW, MaxPD: maxPD, MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: hostq.MaxSGE, MaxMcastGrp: maxGroups, MaxMcastQPAttach: maxQPsGroup,
 		MaxQPRdAtom: maxRdAtom, MaxQPInitRdAtom: maxRdAtom, MaxResRdAtom: maxRdAtom * maxQP, AtomicCap: 1, // IBV_ATOMIC_HCA
-		MaxPkeys: 1, LocalCAAckDelay: 15, NumPorts: 1, NumCompVectors: compVectors, MaxInline: hostq.MaxInline,
+		MaxPkeys: 1, LocalCAAckDelay: 15, NumPorts: 1, NumCompVectors: compVectors, MaxInline: hostq.MaxInline, MaxDMKiB: maxDMSize >> 10,
 	}
 	copy(a.FWVer[:len(a.FWVer)-1], n.cfg.Version)
 	copy(a.BoardID[:], "MR_EMULATED")

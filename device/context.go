@@ -41,11 +41,11 @@ type ContextConfig struct {
 
 // Context is one open of the NIC by a program. It owns everything the program made.
 type Context struct {
-	nic       *NIC
-	id        uint32
-	mem       *hostq.Mem
-	space     Space
-	shifted   int // regions whose bytes have other addresses for peers than for the program
+	nic   *NIC
+	id    uint32
+	mem   *hostq.Mem
+	space Space
+	*shared
 	out       Notifier
 	Program   string
 	PID       int
@@ -54,8 +54,6 @@ type Context struct {
 	Dead      bool   // memory faulted or program gone: touched no more
 	DeadCause string // for people
 
-	pds      table[PD]
-	mrs      table[MR]
 	mws      table[MW]
 	cqs      table[CQ]
 	qps      table[QP]
@@ -71,6 +69,17 @@ type Context struct {
 	bellWords int        // summary words in use
 }
 
+// shared is what programs have in common that hand their domains and regions to each other (ibv_import_device): the
+// handles of one are those of all. Most contexts are alone in theirs.
+type shared struct {
+	pds     table[PD]
+	mrs     table[MR]
+	dms     table[DM]
+	shifted int // regions whose bytes have other addresses for peers than for the program
+	special int // regions that only the NIC may put bytes into
+	members int
+}
+
 type pendingAsync struct {
 	e     hostq.AsyncEvent
 	count *uint32 // events delivered for the object
@@ -81,7 +90,6 @@ const asyncMax = 1024
 
 // PD is a protection domain.
 type PD struct {
-	ctx    *Context
 	handle uint32
 	refs   int
 }
@@ -137,10 +145,55 @@ func (t *table[T]) all(f func(h uint32, v *T)) {
 
 // OpenContext opens the NIC for a program.
 func (n *NIC) OpenContext(c ContextConfig) *Context {
+	return n.join(c, &shared{})
+}
+
+// ImportContext opens the NIC for a program that has the domains and regions of from's in common with it; nil is nobody.
+func (n *NIC) ImportContext(c ContextConfig, from *Context) *Context {
+	if from == nil {
+		return n.OpenContext(c)
+	}
+	return n.join(c, from.shared)
+}
+
+func (n *NIC) join(c ContextConfig, s *shared) *Context {
 	n.C.ContextsOpened++
-	ctx := &Context{nic: n, id: uint32(n.C.ContextsOpened), mem: c.Mem, space: c.Space, out: c.Notifier, Program: c.Program, PID: c.PID, dma: c.DMA}
+	s.members++
+	ctx := &Context{nic: n, shared: s, id: uint32(n.C.ContextsOpened), mem: c.Mem, space: c.Space, out: c.Notifier, Program: c.Program, PID: c.PID, dma: c.DMA}
 	n.contexts = append(n.contexts, ctx)
 	return ctx
+}
+
+// leave frees what others may share: regions and device memory go with the memory behind them, domains with their last
+// user.
+func (c *Context) leave() {
+	n := c.nic
+	for _, x := range n.contexts {
+		if x != c && x.shared == c.shared {
+			x.mws.all(func(_ uint32, w *MW) {
+				if w.of != nil && w.of.ctx == c {
+					w.unbind()
+				}
+			})
+		}
+	}
+	c.mrs.all(func(_ uint32, m *MR) {
+		if m.ctx == c {
+			m.free()
+		}
+	})
+	c.dms.all(func(_ uint32, d *DM) {
+		if d.ctx == c {
+			d.free()
+		}
+	})
+	if c.members--; c.members > 0 {
+		return
+	}
+	c.pds.all(func(h uint32, _ *PD) {
+		c.pds.del(h)
+		n.C.Live.PDs--
+	})
 }
 
 // ID numbers contexts for people.
@@ -155,12 +208,8 @@ func (c *Context) Close(now mono.Time) {
 	c.srqs.all(func(_ uint32, s *SRQ) { s.destroy() })
 	c.cqs.all(func(_ uint32, q *CQ) { q.free() })
 	c.mws.all(func(_ uint32, w *MW) { w.free() })
-	c.mrs.all(func(_ uint32, m *MR) { m.free() })
 	c.ahs.all(c.freeAH)
-	c.pds.all(func(h uint32, p *PD) {
-		c.pds.del(h)
-		n.C.Live.PDs--
-	})
+	c.leave()
 	c.channels.all(func(h uint32, _ *channel) {
 		c.channels.del(h)
 		n.C.Live.Channels--
@@ -204,11 +253,14 @@ func (c *Context) AllocPD() (uint32, error) {
 	if c.nic.C.Live.PDs >= maxPD {
 		return 0, syscall.ENOMEM
 	}
-	p := &PD{ctx: c}
+	p := &PD{}
 	p.handle = c.pds.put(p)
 	c.nic.C.Live.PDs++
 	return p.handle, nil
 }
+
+// HasPD reports whether a handle is that of a domain.
+func (c *Context) HasPD(h uint32) bool { return c.pds.get(h) != nil }
 
 // FreePD frees a protection domain that nothing uses.
 func (c *Context) FreePD(h uint32) error {

@@ -42,7 +42,7 @@ const statuses = 32
 
 // Live counts objects that exist. All are 0 when no program has the NIC open.
 type Live struct {
-	PDs, MRs, MWs, CQs, QPs, SRQs, Channels, AHs int
+	PDs, MRs, MWs, DMs, CQs, QPs, SRQs, Channels, AHs int
 }
 
 // Contexts is how many programs have the NIC open.
@@ -81,13 +81,13 @@ func (n *NIC) Now() mono.Time { return n.now }
 
 // ContextInfo is a context as it is shown to people.
 type ContextInfo struct {
-	ID                                      uint32
-	Program, DMA                            string
-	PID                                     int
-	PDs, MRs, MWs, CQs, QPs, SRQs, Channels int
-	AHs                                     int
-	DMAStalls                               uint64 // calls that failed because the program's copy thread did not answer
-	DeadCause                               string
+	ID                                           uint32
+	Program, DMA                                 string
+	PID                                          int
+	PDs, MRs, MWs, DMs, CQs, QPs, SRQs, Channels int
+	AHs                                          int
+	DMAStalls                                    uint64 // calls that failed because the program's copy thread did not answer
+	DeadCause                                    string
 }
 
 // Info describes the context.

@@ -20,6 +20,14 @@ type CQ struct {
 	waiting bool // in ctx.waiting
 	refs    int  // queues of QPs that use it
 
+	// Moderation: an event for so many completions, or so long after the first that the program armed for.
+	count    uint32
+	period   mono.Duration
+	come     uint32 // completions that an event is due for
+	due      mono.Time
+	holdsOff bool // in nic.moderated, at place
+	place    int
+
 	compEvents  uint32
 	asyncEvents uint32
 }
@@ -149,6 +157,7 @@ func (c *Context) DestroyCQ(h uint32) (comp, async uint32, err error) {
 
 func (q *CQ) free() {
 	c := q.ctx
+	q.holdOffNoMore()
 	if q.waiting {
 		for i, w := range c.waiting {
 			if w == q {
@@ -200,12 +209,70 @@ func (q *CQ) push(e *hostq.CQE, solicited bool) {
 		return
 	}
 	if armed&hostq.ArmNext != 0 || armed&hostq.ArmSolicited != 0 && solicited {
+		q.moderate()
+	}
+}
+
+// ModifyCQ sets the moderation.
+func (c *Context) ModifyCQ(h uint32, count uint32, period mono.Duration) error {
+	q := c.cqs.get(h)
+	if q == nil {
+		return syscall.EINVAL
+	}
+	q.count, q.period = count, period
+	if q.holdsOff { // by the rule that was
 		q.event()
+	}
+	return nil
+}
+
+// moderate sends the event that a completion is worth, or puts it off. With only one of the two bounds a program could
+// wait for ever, or never be spared an event: then there is no moderation.
+func (q *CQ) moderate() {
+	n := q.ctx.nic
+	q.come++
+	if q.count <= 1 || q.period == 0 || q.come >= q.count {
+		q.event()
+		return
+	}
+	if !q.holdsOff {
+		q.holdsOff, q.due, q.place = true, n.now.Add(q.period), len(n.moderated)
+		n.moderated = append(n.moderated, q)
+		n.moderateAt = mono.Min(n.moderateAt, q.due)
+	}
+}
+
+// holdOffNoMore takes the CQ off the list of those whose event waits.
+func (q *CQ) holdOffNoMore() {
+	q.come = 0
+	if !q.holdsOff {
+		return
+	}
+	q.holdsOff = false
+	list := q.ctx.nic.moderated
+	last := list[len(list)-1]
+	list[q.place], last.place = last, q.place
+	q.ctx.nic.moderated = list[:len(list)-1]
+}
+
+// moderatedEvents sends the events whose time has come.
+func (n *NIC) moderatedEvents() {
+	if n.now < n.moderateAt {
+		return
+	}
+	n.moderateAt = mono.Never
+	for i := len(n.moderated) - 1; i >= 0; i-- { // an event takes its CQ off the list, and the last one comes in its place
+		if q := n.moderated[i]; q.due <= n.now {
+			q.event()
+		} else {
+			n.moderateAt = mono.Min(n.moderateAt, q.due)
+		}
 	}
 }
 
 // event takes the arming and sends one event, now or when the socket has room.
 func (q *CQ) event() {
+	q.holdOffNoMore()
 	if _, ok := q.ring.TakeArm(); !ok {
 		q.ctx.fault()
 		return

@@ -57,11 +57,11 @@ func (n *NIC) DMA(ops []transport.MemOp) {
 			}
 			op.Err = n.atomic(q, op)
 		case transport.MemCheckRead:
-			if _, ok := q.remoteAddr(op.RKey, accRemoteRead, op.Addr, uint32(op.Swap)); !ok {
+			if _, _, ok := q.remoteAddr(op.RKey, accRemoteRead, op.Addr, uint32(op.Swap)); !ok {
 				op.Err = q.remoteErr(accRemoteRead)
 			}
 		case transport.MemCheckWrite:
-			if _, ok := q.remoteAddr(op.RKey, accRemoteWrite, op.Addr, uint32(op.Swap)); !ok {
+			if _, _, ok := q.remoteAddr(op.RKey, accRemoteWrite, op.Addr, uint32(op.Swap)); !ok {
 				op.Err = q.remoteErr(accRemoteWrite)
 			}
 		case transport.MemInvalidate:
@@ -114,29 +114,29 @@ func (n *NIC) queueDMA(q *QP, ops []transport.MemOp, i int) {
 		return
 	}
 	write := op.Kind != transport.MemGather && op.Kind != transport.MemRead
-	if len(d.segs) > 0 && (d.space != q.ctx || d.write != write) || len(d.segs)+hostq.MaxSGE+1 > dmaSegs {
+	if len(d.segs) > 0 && d.write != write || len(d.segs)+hostq.MaxSGE+1 > dmaSegs {
 		n.flushDMA(ops)
 		if d.chainFailed(op.Chain) {
 			op.Err = transport.MemSkipped
 			return
 		}
 	}
-	d.space, d.write = q.ctx, write
+	d.write = write
 	switch op.Kind {
 	case transport.MemGather:
 		if op.WR.Flags&transport.FlagInline != 0 {
 			n.gatherInline(q, op)
 			return
 		}
-		op.Err = n.queueList(q, op, i, op.WR.SGE, 0)
+		n.queueList(q, ops, i, op.WR.SGE, 0)
 	case transport.MemLand:
-		op.Err = n.queueList(q, op, i, op.WR.SGE, accLocalWrite)
+		n.queueList(q, ops, i, op.WR.SGE, accLocalWrite)
 	case transport.MemScatter:
-		op.Err = n.queueList(q, op, i, op.Recv.SGE, accLocalWrite)
+		n.queueList(q, ops, i, op.Recv.SGE, accLocalWrite)
 	case transport.MemWrite:
-		op.Err = n.queueRemote(q, op, i, accRemoteWrite)
+		n.queueRemote(q, ops, i, accRemoteWrite)
 	case transport.MemRead:
-		op.Err = n.queueRemote(q, op, i, accRemoteRead)
+		n.queueRemote(q, ops, i, accRemoteRead)
 	case transport.MemCmpSwap, transport.MemFetchAdd, transport.MemInvalidate, transport.MemCheckRead, transport.MemCheckWrite:
 	}
 }
@@ -156,7 +156,8 @@ func (n *NIC) gatherInline(q *QP, op *transport.MemOp) {
 
 // queueList splits an operation over a local list. Keys are looked up again each time: they may have gone since the
 // work request was checked.
-func (n *NIC) queueList(q *QP, op *transport.MemOp, i int, list []transport.SGE, need uint32) transport.MemErr {
+func (n *NIC) queueList(q *QP, ops []transport.MemOp, i int, list []transport.SGE, need uint32) {
+	op := &ops[i]
 	mark, off, buf := len(n.dma.segs), uint64(op.Off), op.Buf
 	pd := q.pd
 	if op.Kind == transport.MemScatter && q.srq != nil {
@@ -169,29 +170,48 @@ func (n *NIC) queueList(q *QP, op *transport.MemOp, i int, list []transport.SGE,
 		}
 		k := min(uint64(s.Length)-off, uint64(len(buf)))
 		//= MR-VRB-022
-		addr, ok := n.localAddr(pd, s.LKey, need, s.Addr+off, uint32(k))
+		m, addr, ok := n.localAddr(pd, s.LKey, need, s.Addr+off, uint32(k))
 		if !ok {
-			n.dropFrom(mark)
-			return transport.MemAccess
+			break
 		}
-		n.seg(i, addr, buf[:k], uint64(len(buf)) == k)
+		switch {
+		case !m.null:
+			if mark = n.at(ops, m.ctx, mark); op.Err != transport.MemOK {
+				return // of what was in another program's memory
+			}
+			n.seg(i, addr, buf[:k], uint64(len(buf)) == k)
+		case !n.dma.write:
+			clear(buf[:k])
+		}
 		buf, off = buf[k:], 0
 		if len(buf) == 0 {
-			return transport.MemOK
+			return
 		}
 	}
-	n.dropFrom(mark) // the list is too short
-	return transport.MemAccess
+	n.dropFrom(mark) // a bad key, or the list is too short
+	op.Err = transport.MemAccess
+}
+
+// at makes c's memory the one that the next segments are in. It returns from where on segments can still be dropped:
+// those before are done.
+func (n *NIC) at(ops []transport.MemOp, c *Context, mark int) int {
+	if n.dma.space != c && len(n.dma.segs) > 0 {
+		n.flushDMA(ops)
+		mark = 0
+	}
+	n.dma.space = c
+	return mark
 }
 
 // remoteAddr checks a key that a peer named.
-func (q *QP) remoteAddr(rkey, need uint32, addr uint64, n uint32) (uint64, bool) {
+func (q *QP) remoteAddr(rkey, need uint32, addr uint64, n uint32) (*MR, uint64, bool) {
 	m := q.ctx.nic.keys.get(rkey)
 	//= MR-MSG-020 MR-VRB-020 MR-VRB-022 MR-VRB-044
 	if q.access&need != need || m == nil || m.pd != q.pd || m.access&need != need || !m.opens(q) {
-		return 0, false
+		return nil, 0, false
 	}
-	return m.at(addr, n)
+	a, ok := m.at(addr, n)
+	return m, a, ok
 }
 
 // remoteErr is why remoteAddr would refuse: a QP that does not take such requests at all is asked for something
@@ -203,19 +223,21 @@ func (q *QP) remoteErr(need uint32) transport.MemErr {
 	return transport.MemAccess
 }
 
-func (n *NIC) queueRemote(q *QP, op *transport.MemOp, i int, need uint32) transport.MemErr {
+func (n *NIC) queueRemote(q *QP, ops []transport.MemOp, i int, need uint32) {
+	op := &ops[i]
 	size := len(op.Buf)
 	//= MR-MSG-036
 	if op.Kind == transport.MemWrite {
 		size = max(size, int(op.Swap))
 	}
-	addr, ok := q.remoteAddr(op.RKey, need, op.Addr, uint32(size))
+	m, addr, ok := q.remoteAddr(op.RKey, need, op.Addr, uint32(size))
 	if !ok {
 		n.C.RemoteAccessErrors++
-		return q.remoteErr(need)
+		op.Err = q.remoteErr(need)
+		return
 	}
+	n.at(ops, m.ctx, 0)
 	n.seg(i, addr, op.Buf, true)
-	return transport.MemOK
 }
 
 // seg adds a segment. The last 8 bytes of a write are a segment of their own, so that whoever polls the last word
@@ -290,7 +312,7 @@ func (n *NIC) atomic(q *QP, op *transport.MemOp) transport.MemErr {
 	if op.Addr%8 != 0 {
 		return transport.MemInvalid
 	}
-	addr, ok := q.remoteAddr(op.RKey, accRemoteAtomic, op.Addr, 8)
+	m, addr, ok := q.remoteAddr(op.RKey, accRemoteAtomic, op.Addr, 8)
 	if !ok {
 		n.C.RemoteAccessErrors++
 		return q.remoteErr(accRemoteAtomic)
@@ -301,8 +323,8 @@ func (n *NIC) atomic(q *QP, op *transport.MemOp) transport.MemErr {
 	d := &n.dma
 	seg := append(d.segs[:0], Seg{addr, d.word[:]})
 	n.C.DMACalls++
-	if k, err := q.ctx.space.Read(seg); k != 1 {
-		return q.ctx.dmaErr(err)
+	if k, err := m.ctx.space.Read(seg); k != 1 {
+		return m.ctx.dmaErr(err)
 	}
 	old := binary.LittleEndian.Uint64(d.word[:])
 	op.Result = old
@@ -314,8 +336,8 @@ func (n *NIC) atomic(q *QP, op *transport.MemOp) transport.MemErr {
 	}
 	binary.LittleEndian.PutUint64(d.word[:], value)
 	n.C.DMACalls++
-	if k, err := q.ctx.space.Write(seg); k != 1 {
-		return q.ctx.dmaErr(err)
+	if k, err := m.ctx.space.Write(seg); k != 1 {
+		return m.ctx.dmaErr(err)
 	}
 	return transport.MemOK
 }

@@ -19,7 +19,7 @@ const (
 	accHugeTLB      = 1 << 7
 	accRelaxed      = 1 << 20
 	accOptional     = 0x3ff << 20 // may be ignored by who does not know them
-	accKnown        = accLocalWrite | accRemoteWrite | accRemoteRead | accRemoteAtomic | accMWBind | accZeroBased | accHugeTLB
+	accKnown        = accLocalWrite | accRemoteWrite | accRemoteRead | accRemoteAtomic | accMWBind | accZeroBased | accOnDemand | accHugeTLB
 	accWindow       = accLocalWrite | accRemoteWrite | accRemoteRead | accRemoteAtomic | accZeroBased // of a window; the first says nothing
 	accQP           = accLocalWrite | accRemoteWrite | accRemoteRead | accRemoteAtomic | accMWBind
 )
@@ -34,6 +34,7 @@ const (
 // MR is registered memory, or what a memory window shows of it. Nothing is pinned: a page that is gone when DMA comes fails
 // the message.
 type MR struct {
+	ctx    *Context // whose memory it is
 	pd     *PD
 	handle uint32
 	key    uint32 // lkey and rkey
@@ -41,9 +42,13 @@ type MR struct {
 	addr   uint64 // in the program
 	iova   uint64 // as work requests name it
 	length uint64
-	window *MW // of which this is the key; nil: a region
-	bound  int // windows that show a part of this region
+	window *MW  // of which this is the key; nil: a region
+	bound  int  // windows that show a part of this region
+	null   bool // no memory at all: reads give zeros, writes go nowhere; local only
 }
+
+// everything is the length of a region that is the whole of a program's memory (implicit on-demand paging).
+const everything = 1<<64 - 1
 
 // at translates n bytes at address a of the region; false when they are not all inside.
 func (m *MR) at(a uint64, n uint32) (uint64, bool) {
@@ -147,16 +152,17 @@ func (t *keyTable) get(key uint32) *MR {
 }
 
 func checkAccess(a uint32) error {
-	if a&accOnDemand != 0 {
-		return syscall.EOPNOTSUPP
-	}
 	if a&^(accKnown|accOptional) != 0 || a&(accRemoteWrite|accRemoteAtomic) != 0 && a&accLocalWrite == 0 {
 		return syscall.EINVAL
 	}
 	return nil
 }
 
-func checkRange(addr, iova, length uint64) error {
+// checkRange checks where a region is. One that is everything is for on-demand paging only, and neither moved nor cut.
+func checkRange(access uint32, addr, iova, length uint64) error {
+	if length == everything && access&accOnDemand != 0 && addr == 0 && iova == 0 {
+		return nil
+	}
 	if length > maxMRSize || addr+length < addr || iova+length < iova {
 		return syscall.EINVAL
 	}
@@ -173,16 +179,29 @@ func (c *Context) RegMR(r *hostq.RegMR) (*MR, error) {
 	if err := checkAccess(r.Access); err != nil {
 		return nil, err
 	}
-	if err := checkRange(r.Addr, r.IOVA, r.Length); err != nil {
+	if err := checkRange(r.Access, r.Addr, r.IOVA, r.Length); err != nil {
 		return nil, err
 	}
-	m := &MR{pd: pd, access: r.Access, addr: r.Addr, iova: r.IOVA, length: r.Length}
+	return c.addMR(&MR{ctx: c, pd: pd, access: r.Access, addr: r.Addr, iova: r.IOVA, length: r.Length})
+}
+
+// AllocNullMR makes a region without memory.
+func (c *Context) AllocNullMR(pd uint32) (*MR, error) {
+	p := c.pds.get(pd)
+	if p == nil {
+		return nil, syscall.EINVAL
+	}
+	return c.addMR(&MR{ctx: c, pd: p, access: accLocalWrite, length: everything, null: true})
+}
+
+func (c *Context) addMR(m *MR) (*MR, error) {
 	if c.nic.C.Live.MRs >= maxMR || !c.nic.keys.put(m) {
 		return nil, syscall.ENOMEM
 	}
 	m.handle = c.mrs.put(m)
 	c.shifted += m.shifted()
-	pd.refs++
+	c.special += m.special()
+	m.pd.refs++
 	c.nic.C.Live.MRs++
 	return m, nil
 }
@@ -190,7 +209,7 @@ func (c *Context) RegMR(r *hostq.RegMR) (*MR, error) {
 // ReregMR changes a registration; the keys stay.
 func (c *Context) ReregMR(r *hostq.RegMR) (*MR, error) {
 	m := c.mrs.get(r.Handle)
-	if m == nil || r.Rereg == 0 || r.Rereg&^(reregTranslation|reregPD|reregAccess) != 0 {
+	if m == nil || m.null || r.Rereg == 0 || r.Rereg&^(reregTranslation|reregPD|reregAccess) != 0 {
 		return nil, syscall.EINVAL
 	}
 	if m.bound > 0 {
@@ -202,22 +221,27 @@ func (c *Context) ReregMR(r *hostq.RegMR) (*MR, error) {
 			return nil, syscall.EINVAL
 		}
 	}
+	access := m.access
 	if r.Rereg&reregAccess != 0 {
 		if err := checkAccess(r.Access); err != nil {
 			return nil, err
 		}
+		access = r.Access
 	}
 	if r.Rereg&reregTranslation != 0 {
-		if err := checkRange(r.Addr, r.IOVA, r.Length); err != nil {
+		if m.ctx != c { // what is meant is the memory of who asks
+			return nil, syscall.EINVAL
+		}
+		if err := checkRange(access, r.Addr, r.IOVA, r.Length); err != nil {
 			return nil, err
 		}
 		c.shifted -= m.shifted()
 		m.addr, m.iova, m.length = r.Addr, r.IOVA, r.Length
 		c.shifted += m.shifted()
 	}
-	if r.Rereg&reregAccess != 0 {
-		m.access = r.Access
-	}
+	c.special -= m.special()
+	m.access = access
+	c.special += m.special()
 	m.pd.refs--
 	m.pd = pd
 	pd.refs++
@@ -238,10 +262,11 @@ func (c *Context) DeregMR(h uint32) error {
 }
 
 func (m *MR) free() {
-	c := m.pd.ctx
+	c := m.ctx
 	c.mrs.del(m.handle)
 	c.nic.keys.del(m)
 	c.shifted -= m.shifted()
+	c.special -= m.special()
 	m.pd.refs--
 	c.nic.C.Live.MRs--
 }
@@ -253,6 +278,27 @@ func (m *MR) shifted() int {
 	}
 	return 0
 }
+
+// special is 1 for a region whose bytes only the NIC may put in place: the program that polls a completion has no such
+// memory, or would die of it.
+func (m *MR) special() int {
+	if m.null || m.access&accOnDemand != 0 {
+		return 1
+	}
+	return 0
+}
+
+// ImportMR finds a region that another program of the same share may have made.
+func (c *Context) ImportMR(h uint32) (*MR, error) {
+	m := c.mrs.get(h)
+	if m == nil || m.null {
+		return nil, syscall.EINVAL
+	}
+	return m, nil
+}
+
+// Describe says where the region is and what it allows.
+func (m *MR) Describe() (iova, length uint64, access uint32) { return m.iova, m.length, m.access }
 
 // Handle and Key tell the program what it got.
 func (m *MR) Handle() uint32 { return m.handle }

@@ -18,6 +18,7 @@ const tagBits = 0xFF
 
 // MW is a memory window: a key of its own for a part of a region, opened and closed by work requests.
 type MW struct {
+	ctx    *Context
 	handle uint32
 	typ    uint32
 	key    MR  // what peers find under the window's key; access 0: it shows nothing
@@ -31,7 +32,7 @@ func (c *Context) AllocMW(r *hostq.AllocMW) (*MW, error) {
 	if pd == nil || r.Type != mwType1 && r.Type != mwType2 {
 		return nil, syscall.EINVAL
 	}
-	w := &MW{typ: r.Type, key: MR{pd: pd}}
+	w := &MW{ctx: c, typ: r.Type, key: MR{pd: pd}}
 	w.key.window = w
 	if c.nic.C.Live.MWs >= maxMW || !c.nic.keys.put(&w.key) {
 		return nil, syscall.ENOMEM
@@ -53,7 +54,7 @@ func (c *Context) FreeMW(h uint32) error {
 }
 
 func (w *MW) free() {
-	c := w.key.pd.ctx
+	c := w.ctx
 	w.unbind()
 	c.mws.del(w.handle)
 	c.nic.keys.del(&w.key)
@@ -72,10 +73,10 @@ func (w *MW) unbind() {
 	if w.of == nil {
 		return
 	}
-	w.key.pd.ctx.shifted -= w.key.shifted()
+	w.ctx.shifted -= w.key.shifted()
 	w.of.bound--
 	w.of, w.qp = nil, nil
-	w.key.access, w.key.addr, w.key.iova, w.key.length = 0, 0, 0, 0
+	w.key.ctx, w.key.access, w.key.addr, w.key.iova, w.key.length = nil, 0, 0, 0, 0
 }
 
 // opens reports whether peers of q may use the key: a region's always, a window's where it is bound.
@@ -119,7 +120,7 @@ func (n *NIC) RunLocal(owner any, wr *transport.SendWR) transport.Status {
 func (q *QP) bind(wr *transport.SendWR) bool {
 	keys := &q.ctx.nic.keys
 	entry := keys.tagged(wr.RKey)
-	if entry == nil || entry.window == nil || entry.pd != q.pd {
+	if entry == nil || entry.window == nil || entry.window.ctx != q.ctx || entry.pd != q.pd {
 		return false
 	}
 	w, length := entry.window, wr.Compare
@@ -133,7 +134,7 @@ func (q *QP) bind(wr *transport.SendWR) bool {
 	}
 	access := uint32(wr.Swap >> 32)
 	region := keys.get(uint32(wr.Swap))
-	if region == nil || region.window != nil || region.pd != q.pd || access&^accWindow != 0 ||
+	if region == nil || region.null || region.window != nil || region.pd != q.pd || access&^accWindow != 0 ||
 		region.access&accMWBind == 0 || access&(accRemoteWrite|accRemoteAtomic) != 0 && region.access&accLocalWrite == 0 ||
 		w.typ == mwType1 && (access|region.access)&accZeroBased != 0 {
 		return false
@@ -145,7 +146,7 @@ func (q *QP) bind(wr *transport.SendWR) bool {
 	w.unbind()
 	w.of, w.qp = region, q
 	region.bound++
-	entry.key, entry.access, entry.addr, entry.iova, entry.length = wr.RKey, access|region.access&accRelaxed, addr, wr.RemoteAddr, length
+	entry.key, entry.ctx, entry.access, entry.addr, entry.iova, entry.length = wr.RKey, region.ctx, access|region.access&accRelaxed, addr, wr.RemoteAddr, length
 	if access&accZeroBased != 0 {
 		entry.iova = 0
 	}

@@ -35,9 +35,13 @@ type NIC struct {
 	run      queueRing // queues whose doorbell was rung and that may have more
 	later    []*QP     // QPs that went to the error state within an engine call
 	reached  []*QP     // those with a shared receive queue that will take none any more
+	dmBytes  uint64    // allocated as device memory
 	sqBytes  int       // held by the engine for send queues
 	notify   []*Context
 	retryAt  mono.Time // when events that did not fit are offered again
+
+	moderated  []*CQ     // whose event waits for more completions
+	moderateAt mono.Time // when the first of them is due
 
 	C       Counters
 	onEvent func(transport.Event)
@@ -58,6 +62,8 @@ func New(cfg Config) (*NIC, error) {
 		loop:    make([]pkt.Packet, 0, pkt.Burst),
 		rx:      make([]pkt.Packet, pkt.Burst*len(cfg.Ports)),
 		onEvent: func(transport.Event) {},
+
+		moderateAt: mono.Never,
 	}
 	n.initGIDs()
 	ids := rng.New(cfg.Seed^cfg.Instance, "numbers "+cfg.Name)
@@ -114,6 +120,7 @@ func (n *NIC) Step(now mono.Time) (next mono.Time, worked bool) {
 		worked = true
 	}
 	n.settle()
+	n.moderatedEvents()
 	n.retryEvents()
 	return n.nextWake(), worked
 }
@@ -153,7 +160,7 @@ func (n *NIC) nextWake() mono.Time {
 	if len(n.notify) > 0 {
 		next = mono.Min(next, max(n.now, n.retryAt))
 	}
-	return mono.Min(next, n.linkCheck)
+	return mono.Min(mono.Min(next, n.moderateAt), n.linkCheck)
 }
 
 // BeforeSleep tells every client that its doorbells need a wake-up, then looks at the doorbells once more. True means

@@ -134,6 +134,7 @@ func (s *SRQ) take() *transport.RecvWR {
 		r.Fail = transport.LocQPOpErr
 	} else {
 		r.SGE, r.Length, r.Fail = s.ctx.checkList(s.pd, s.sgeBuf[:k], accLocalWrite, r.SGE)
+		r.Place = s.ctx.onlyNIC(r.SGE)
 	}
 	s.idx++
 	s.ctx.nic.C.RecvWRs++

@@ -110,7 +110,7 @@ func (c *Context) checkList(pd *PD, list []hostq.SGE, need uint32, out []transpo
 		if s.Length == 0 {
 			continue
 		}
-		if _, ok := c.nic.localAddr(pd, s.LKey, need, s.Addr, s.Length); !ok {
+		if _, _, ok := c.nic.localAddr(pd, s.LKey, need, s.Addr, s.Length); !ok {
 			return out, 0, transport.LocProtErr
 		}
 		if total += uint64(s.Length); total > maxMsgSize {
@@ -121,14 +121,28 @@ func (c *Context) checkList(pd *PD, list []hostq.SGE, need uint32, out []transpo
 	return out, uint32(total), transport.OK
 }
 
+// onlyNIC reports whether the bytes of a receive may not travel in its completion.
+func (c *Context) onlyNIC(list []transport.SGE) bool {
+	if c.special == 0 && c.members == 1 {
+		return false
+	}
+	for i := range list {
+		if m := c.nic.keys.get(list[i].LKey); m != nil && (m.special() != 0 || m.ctx != c) {
+			return true
+		}
+	}
+	return false
+}
+
 // localAddr translates a piece of memory of a domain's program.
-func (n *NIC) localAddr(pd *PD, lkey, need uint32, addr uint64, size uint32) (uint64, bool) {
+func (n *NIC) localAddr(pd *PD, lkey, need uint32, addr uint64, size uint32) (*MR, uint64, bool) {
 	m := n.keys.get(lkey)
 	//= MR-VRB-021
 	if m == nil || m.window != nil || m.pd != pd || m.access&need != need {
-		return 0, false
+		return nil, 0, false
 	}
-	return m.at(addr, size)
+	a, ok := m.at(addr, size)
+	return m, a, ok
 }
 
 // flushSend completes a descriptor that was posted to a QP in error.
@@ -251,6 +265,7 @@ func (q *QP) takeRecv() *transport.RecvWR {
 		r.Fail = transport.LocQPOpErr
 	} else {
 		r.SGE, r.Length, r.Fail = q.ctx.checkList(q.pd, q.sgeBuf[:k], accLocalWrite, r.SGE)
+		r.Place = q.ctx.onlyNIC(r.SGE)
 	}
 	w.idx++
 	if !w.ring.SetCons(w.idx) {

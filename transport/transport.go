@@ -146,6 +146,7 @@ type RecvWR struct {
 	SGE    []SGE
 	Length uint32 // sum of SGE lengths
 	Slot   uint32
+	Place  bool   // its bytes go into memory by DMA, also those that the completion has room for
 	Fail   Status // not OK: its list is bad; the SEND that needs it fails (LOC_PROT_ERR here, REM_OP_ERR there)
 }
 

@@ -72,6 +72,15 @@ const (
 	OpDetachMcast Op = 47
 	OpOpenXRCD    Op = 48
 	OpCloseXRCD   Op = 49
+	OpAllocNullMR Op = 56
+	OpShare       Op = 57
+	OpImport      Op = 58
+	OpImportPD    Op = 59
+	OpImportMR    Op = 60
+	OpAllocDM     Op = 61
+	OpFreeDM      Op = 62
+	OpImportDM    Op = 63
+	OpModifyCQ    Op = 64
 
 	OpAssist Op = 72
 

@@ -8,7 +8,8 @@ type Plain interface {
 	Hdr | Hello | HelloReply | List | NIC | ListReply | Open | OpenReply | QueryPort | PortAttr | QueryGID |
 		GIDEntry | Handle | DestroyReply | RegMR | RegMRReply | AllocMW | CreateCQ | CreateSRQ | SRQAttr | CreateQP |
 		CreateQPReply | ModifyQP | CreateAH | Mcast | CompEvent | AsyncEvent | SQE | RQE | CQE | SGE | Assist |
-		CMSetup | CMCreate | CMAddrs | CMArg | CMOption | CMConn | CMInfo | CMEvent
+		CMSetup | CMCreate | CMAddrs | CMArg | CMOption | CMConn | CMInfo | CMEvent | ImportMRReply | DM | Share |
+		Import | ImportReply | ModifyCQ
 }
 
 // Bytes is v's memory.

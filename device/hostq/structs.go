@@ -107,7 +107,8 @@ type DeviceAttr struct {
 	MaxSRQ, MaxSRQWR, MaxSRQSGE, MaxAH, MaxMW                      uint32
 	MaxMcastGrp, MaxMcastQPAttach, MaxXRCD                         uint32
 	MaxPkeys, LocalCAAckDelay, NumPorts, NumCompVectors, MaxInline uint32
-	Rsv                                                            [2]uint32
+	MaxDMKiB                                                       uint32
+	Rsv                                                            uint32
 	FWVer                                                          [64]byte
 	BoardID                                                        [64]byte
 }
@@ -407,4 +408,51 @@ type CQE struct {
 	Timestamp       uint64
 	Rsv1            uint64
 	Data            [CQEInline]byte
+}
+
+// ImportMRReply describes a region of another program.
+type ImportMRReply struct {
+	Hdr
+	LKey   uint32
+	RKey   uint32
+	IOVA   uint64
+	Length uint64
+	Access uint32
+	Rsv    uint32
+}
+
+// DM is device memory.
+type DM struct {
+	Hdr
+	Length uint64
+}
+
+// Share lets who knows the token import the context of this connection.
+type Share struct {
+	Hdr
+	Token [2]uint64
+}
+
+// Import opens a NIC together with a program that shared it.
+type Import struct {
+	Hdr
+	Token    [2]uint64
+	ShmBytes uint64
+}
+
+// ImportReply answers Import.
+type ImportReply struct {
+	Hdr
+	Ctx  uint32
+	Rsv  uint32
+	Attr DeviceAttr
+	NIC  NIC
+}
+
+// ModifyCQ sets the moderation of a CQ: microseconds.
+type ModifyCQ struct {
+	Hdr
+	Handle uint32
+	Count  uint16
+	Period uint16
 }

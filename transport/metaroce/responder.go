@@ -363,7 +363,7 @@ func (q *QP) takeSend(x *slot, recv *transport.RecvWR, payload []byte, j *job, i
 	case uint64(x.off)+uint64(x.n) > uint64(recv.Length) && !planted.Is(planted.ReceiveUnbounded):
 		x.code, x.status = wire.RefuseInvalid, transport.LocLenErr
 	case x.n == 0:
-	case inTurn && x.tail && x.off == 0 && x.n <= inlineMax:
+	case inTurn && x.tail && x.off == 0 && x.n <= inlineMax && !recv.Place:
 		x.inline = payload
 	default:
 		op := q.e.out.op(&j.nops, transport.MemScatter, q)

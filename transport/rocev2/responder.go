@@ -281,7 +281,7 @@ func (q *QP) takeSend(j *job, h *ib.Header, payload []byte) {
 	case uint64(off)+uint64(n) > uint64(j.recv.Length):
 		j.syndrome, j.status = ib.NakInvalid, transport.LocLenErr
 	case n == 0:
-	case off == 0 && j.last && n <= inlineMax:
+	case off == 0 && j.last && n <= inlineMax && !j.recv.Place:
 		j.inline = payload
 	default:
 		*e.in.op(j) = transport.MemOp{Kind: transport.MemScatter, QP: q.owner, Recv: j.recv, Off: off, Buf: payload, Chain: q.chain()}

@@ -91,6 +91,17 @@ enum mr_op {
     MR_OP_OPEN_XRCD = 48,
     MR_OP_CLOSE_XRCD = 49,
 
+    MR_OP_ALLOC_NULL_MR = 56, /* mr_handle (a PD) -> mr_reg_mr_reply */
+    MR_OP_SHARE = 57,         /* mr_share; no reply. Sent by who was given the descriptor of this connection and is about
+                                 to IMPORT its context over one of his own, with the same token */
+    MR_OP_IMPORT = 58,        /* mr_import + fd[0] memfd -> mr_import_reply + descriptors as OPEN; PDs, MRs, DMs are common */
+    MR_OP_IMPORT_PD = 59,     /* mr_handle -> mr_hdr */
+    MR_OP_IMPORT_MR = 60,     /* mr_handle -> mr_import_mr_reply */
+    MR_OP_ALLOC_DM = 61,      /* mr_dm_msg + fd[0] memfd, sealed -> mr_handle */
+    MR_OP_FREE_DM = 62,       /* mr_handle -> mr_hdr */
+    MR_OP_IMPORT_DM = 63,     /* mr_handle -> mr_dm_msg + fd[0] memfd */
+    MR_OP_MODIFY_CQ = 64,     /* mr_modify_cq -> mr_hdr */
+
     MR_OP_ASSIST = 72, /* mr_assist + fd[0] memfd -> mr_hdr; before OPEN */
 
     /* Connection management (librdmacm): on a connection of its own, which needs no OPEN. An ID or channel is a handle
@@ -187,7 +198,8 @@ struct mr_device_attr {
     uint32_t max_srq, max_srq_wr, max_srq_sge, max_ah, max_mw;
     uint32_t max_mcast_grp, max_mcast_qp_attach, max_xrcd;
     uint32_t max_pkeys, local_ca_ack_delay, num_ports, num_comp_vectors, max_inline;
-    uint32_t rsv[2];
+    uint32_t max_dm_kib; /* device memory */
+    uint32_t rsv;
     char fw_ver[64];
     char board_id[64];
 };
@@ -253,6 +265,36 @@ struct mr_reg_mr_reply {
     uint32_t rkey;
     uint32_t rsv;
 };
+struct mr_import_mr_reply {
+    struct mr_hdr hdr;
+    uint32_t lkey;
+    uint32_t rkey;
+    uint64_t iova;
+    uint64_t length;
+    uint32_t access;
+    uint32_t rsv;
+};
+/* Device memory: a memfd of the program, which the daemon keeps for those it is handed to, and does not map. */
+struct mr_dm_msg {
+    struct mr_hdr hdr;
+    uint64_t length;
+};
+struct mr_share {
+    struct mr_hdr hdr;
+    uint64_t token[2]; /* random */
+};
+struct mr_import {
+    struct mr_hdr hdr;
+    uint64_t token[2];
+    uint64_t shm_bytes;
+};
+struct mr_import_reply {
+    struct mr_hdr hdr;
+    uint32_t ctx;
+    uint32_t rsv;
+    struct mr_device_attr attr;
+    struct mr_nic nic;
+};
 struct mr_alloc_mw {
     struct mr_hdr hdr;
     uint32_t pd;
@@ -271,6 +313,13 @@ struct mr_create_cq {
     uint32_t want;  /* RESIZE: entries that the program asked for, of which the ring may have more; 0 = entries */
 };
 #define MR_CQ_IGNORE_OVERRUN 1u
+/* Moderation: an armed CQ sends its event when `count` completions have come, or `period` us after the first. Either 0:
+ * with the first. */
+struct mr_modify_cq {
+    struct mr_hdr hdr;
+    uint32_t handle;
+    uint16_t count, period;
+};
 
 struct mr_create_srq {
     struct mr_hdr hdr;
@@ -616,6 +665,12 @@ _Static_assert(sizeof(struct mr_open_reply) == 312, "mr_open_reply");
 _Static_assert(sizeof(struct mr_port_attr) == 80, "mr_port_attr");
 _Static_assert(sizeof(struct mr_gid_entry) == 48, "mr_gid_entry");
 _Static_assert(sizeof(struct mr_reg_mr) == 56, "mr_reg_mr");
+_Static_assert(sizeof(struct mr_import_mr_reply) == 48, "mr_import_mr_reply");
+_Static_assert(sizeof(struct mr_dm_msg) == 24, "mr_dm_msg");
+_Static_assert(sizeof(struct mr_share) == 32, "mr_share");
+_Static_assert(sizeof(struct mr_import) == 40, "mr_import");
+_Static_assert(sizeof(struct mr_import_reply) == 424, "mr_import_reply");
+_Static_assert(sizeof(struct mr_modify_cq) == 24, "mr_modify_cq");
 _Static_assert(sizeof(struct mr_create_cq) == 56, "mr_create_cq");
 _Static_assert(sizeof(struct mr_create_srq) == 72, "mr_create_srq");
 _Static_assert(sizeof(struct mr_srq_attr) == 40, "mr_srq_attr");

@@ -297,6 +297,15 @@ int mr_call_fds(struct mr_ctx *ctx, uint16_t op, void *req, size_t req_len, void
     return mr_err(err);
 }
 
+int mr_call_pass(struct mr_ctx *ctx, uint16_t op, void *req, size_t req_len, int fd, void *rep, size_t rep_len) {
+    if (mr_is_gone(ctx))
+        return mr_err(EIO);
+    int err = mr_conn_call(&ctx->conn, op, req, req_len, fd, rep, rep_len, NULL, 0);
+    if (err == EIO)
+        mr_probe_gone(ctx);
+    return mr_err(err);
+}
+
 int mr_call(struct mr_ctx *ctx, uint16_t op, void *req, size_t req_len, void *rep, size_t rep_len) {
     return mr_call_fds(ctx, op, req, req_len, rep, rep_len, NULL, 0);
 }

@@ -151,11 +151,13 @@ struct cq_want {
     int64_t vector;
     uint32_t flags;
     bool single_threaded;
+    struct ibv_pd *domain; /* a parent domain, or NULL */
 };
 
 static struct mr_cq *make_cq(struct ibv_context *c, const struct cq_want *w) {
     struct mr_ctx *ctx = to_ctx(c);
     struct mr_cq *cq = NULL;
+    struct mr_pd *from = NULL;
     struct mr_handle rep;
     int err = check_size(ctx, w->cqe);
 
@@ -166,11 +168,12 @@ static struct mr_cq *make_cq(struct ibv_context *c, const struct cq_want *w) {
     uint32_t entries = mr_ring_size((uint32_t)w->cqe);
     uint64_t len = MR_RING_HDR + (uint64_t)entries * sizeof(struct mr_cqe), off = mr_arena_alloc(&ctx->arena, len);
     if (off)
-        cq = calloc(1, sizeof *cq);
+        cq = mr_pd_alloc(w->domain, sizeof *cq, MR_RESOURCE_CQ, &from);
     if (!cq) {
         mr_arena_free(&ctx->arena, off, len);
         return mr_null(ENOMEM);
     }
+    cq->from = from;
     use_ring(ctx, cq, off, len, entries);
     pthread_mutex_lock(&ctx->table_lock);
     uint64_t cookie = mr_name_add(ctx, &cq->name, MR_KIND_CQ);
@@ -187,7 +190,7 @@ static struct mr_cq *make_cq(struct ibv_context *c, const struct cq_want *w) {
         mr_name_del(ctx, &cq->name);
         pthread_mutex_unlock(&ctx->table_lock);
         mr_arena_free(&ctx->arena, off, len);
-        free(cq);
+        mr_pd_release(from, cq, MR_RESOURCE_CQ);
         return mr_null(err);
     }
     channel_ref(w->channel, 1);
@@ -212,7 +215,9 @@ MR_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, void *cq_
     return cq ? (struct ibv_cq *)&cq->ibv : NULL;
 }
 
-#define WC_FLAGS (IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
+/* Not: VLAN, flow tag, tag matching. */
+#define WC_FLAGS \
+    (IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
 
 struct ibv_cq_ex *mr_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *a) {
     uint32_t flags = a->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? a->flags : 0;
@@ -223,13 +228,29 @@ struct ibv_cq_ex *mr_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr
                         .flags = flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN ? MR_CQ_IGNORE_OVERRUN : 0,
                         .single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED};
 
-    if ((a->comp_mask & ~(uint32_t)IBV_CQ_INIT_ATTR_MASK_FLAGS) || (a->wc_flags & ~(uint64_t)WC_FLAGS) ||
+    if ((a->comp_mask & ~(uint32_t)(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD)) ||
+        (a->wc_flags & ~(uint64_t)WC_FLAGS) ||
         (flags & ~(uint32_t)(IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN | IBV_CREATE_CQ_ATTR_SINGLE_THREADED)))
         return mr_null(EOPNOTSUPP);
+    if (a->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
+        w.domain = a->parent_domain;
+        if (!w.domain || w.domain->context != c || !((struct mr_pd *)w.domain)->below)
+            return mr_null(EINVAL);
+    }
     struct mr_cq *cq = make_cq(c, &w);
     if (cq)
         mr_cq_ex_fill(cq, a->wc_flags);
     return cq ? &cq->ibv : NULL;
+}
+
+int mr_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *a) {
+    struct mr_modify_cq req = {.handle = cq->handle};
+    struct mr_hdr rep;
+    if (a->attr_mask != IBV_CQ_ATTR_MODERATE)
+        return mr_err(a->attr_mask ? EOPNOTSUPP : EINVAL);
+    req.count = a->moderate.cq_count;
+    req.period = a->moderate.cq_period;
+    return mr_err(MR_CALL(to_ctx(cq->context), MR_OP_MODIFY_CQ, &req, &rep));
 }
 
 /* A new ring takes over. Indices run on: the daemon copies what was not polled and the arming, and continues at the
@@ -283,6 +304,6 @@ MR_EXPORT int ibv_destroy_cq(struct ibv_cq *ibcq) {
         mr_wait_acked(&ibcq->mutex, &ibcq->cond, &ibcq->async_events_completed, async);
     channel_ref(ibcq->channel, -1);
     mr_arena_free(&ctx->arena, cq->ring_off, cq->ring_len);
-    free(cq);
+    mr_pd_release(cq->from, cq, MR_RESOURCE_CQ);
     return 0;
 }

@@ -4,9 +4,12 @@
  */
 #include "mr.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 _Static_assert(offsetof(struct mr_dev, ops) == 664, "tail of verbs_device");
@@ -215,12 +218,28 @@ MR_EXPORT int ibv_get_device_index(struct ibv_device *d) {
 
 /* ------------------------------------------------------------------------------------------------- open, close */
 
-static int send_open(struct mr_ctx *ctx, struct mr_dev *d, struct mr_open_reply *rep, int fds[2]) {
+/* What the daemon answers to OPEN and IMPORT; the NIC is told to importers only. */
+union opened {
+    struct mr_open_reply open;
+    struct mr_import_reply import;
+};
+_Static_assert(offsetof(struct mr_open_reply, attr) == offsetof(struct mr_import_reply, attr), "replies begin alike");
+
+static int send_open(struct mr_ctx *ctx, struct mr_dev *d, const uint64_t *token, union opened *rep, int fds[2]) {
     struct mr_open req = {.shm_bytes = ctx->arena.bytes};
-    pthread_mutex_lock(&mr_devices_lock);
-    memcpy(req.name, d->nic.name, sizeof req.name);
-    pthread_mutex_unlock(&mr_devices_lock);
-    int err = mr_conn_call(&ctx->conn, MR_OP_OPEN, &req, sizeof req, ctx->arena.fd, rep, sizeof *rep, fds, 2);
+    struct mr_import import = {.shm_bytes = ctx->arena.bytes};
+    int err;
+    if (token) {
+        memcpy(import.token, token, sizeof import.token);
+        err = mr_conn_call(&ctx->conn, MR_OP_IMPORT, &import, sizeof import, ctx->arena.fd, &rep->import,
+                           sizeof rep->import, fds, 2);
+    } else {
+        pthread_mutex_lock(&mr_devices_lock);
+        memcpy(req.name, d->nic.name, sizeof req.name);
+        pthread_mutex_unlock(&mr_devices_lock);
+        err =
+            mr_conn_call(&ctx->conn, MR_OP_OPEN, &req, sizeof req, ctx->arena.fd, &rep->open, sizeof rep->open, fds, 2);
+    }
     if (!err && (fds[0] < 0 || fds[1] < 0)) {
         for (int i = 0; i < 2; i++)
             if (fds[i] >= 0)
@@ -241,31 +260,20 @@ static int reach(struct mr_ctx *ctx) {
     return err == EOPNOTSUPP && !forced ? 0 : err;
 }
 
-static struct mr_ctx *open_ctx(struct mr_dev *d, int *err) {
-    struct mr_ctx *ctx = calloc(1, sizeof *ctx);
-    struct mr_open_reply rep;
-    int fds[2] = {-1, -1};
+static struct mr_dev *imported_device(struct mr_nic *n, const char *socket) {
+    terminate(n);
+    pthread_mutex_lock(&mr_devices_lock);
+    struct mr_dev *d = device_for(n, socket);
+    if (d && !d->ibv.name[0])
+        describe(d, n->dev, n->index);
+    pthread_mutex_unlock(&mr_devices_lock);
+    return d;
+}
 
-    if (!ctx) {
-        *err = ENOMEM;
-        return NULL;
-    }
-    ctx->conn.fd = -1;
-    *err = mr_arena_make(&ctx->arena);
-    if (*err)
-        goto fail;
-    ctx->page = (struct mr_ctx_page *)ctx->arena.base;
-    ctx->page->magic = MR_ABI_MAGIC;
-    ctx->page->abi_major = MR_ABI_MAJOR;
-    *err = mr_conn_open(&ctx->conn, d->socket, true, MR_CALL_TIMEOUT_S);
-    if (!*err)
-        *err = reach(ctx);
-    if (!*err)
-        *err = send_open(ctx, d, &rep, fds);
-    if (*err)
-        goto fail;
+/* Fills what the program holds. */
+static void make_context(struct mr_ctx *ctx, struct mr_dev *d, const struct mr_device_attr *attr, const int fds[2]) {
     ctx->dev = d;
-    ctx->attr = rep.attr;
+    ctx->attr = *attr;
     ctx->attr.fw_ver[sizeof ctx->attr.fw_ver - 1] = 0;
     ctx->attr.board_id[sizeof ctx->attr.board_id - 1] = 0;
     pthread_mutex_lock(&mr_devices_lock);
@@ -285,6 +293,41 @@ static struct mr_ctx *open_ctx(struct mr_dev *d, int *err) {
     c->num_comp_vectors = ctx->attr.num_comp_vectors ? (int)ctx->attr.num_comp_vectors : 1;
     pthread_mutex_init(&c->mutex, NULL);
     c->abi_compat = __VERBS_ABI_IS_EXTENDED;
+}
+
+/* Opens a NIC; with a token, the one of the program that shared its context. */
+struct mr_ctx *mr_ctx_open(const char *socket, struct mr_dev *d, const uint64_t *token, int *err) {
+    struct mr_ctx *ctx = calloc(1, sizeof *ctx);
+    union opened rep;
+    int fds[2] = {-1, -1};
+
+    if (!ctx) {
+        *err = ENOMEM;
+        return NULL;
+    }
+    ctx->conn.fd = -1;
+    *err = mr_arena_make(&ctx->arena);
+    if (*err)
+        goto fail;
+    ctx->page = (struct mr_ctx_page *)ctx->arena.base;
+    ctx->page->magic = MR_ABI_MAGIC;
+    ctx->page->abi_major = MR_ABI_MAJOR;
+    *err = mr_conn_open(&ctx->conn, socket, true, MR_CALL_TIMEOUT_S);
+    if (!*err)
+        *err = reach(ctx);
+    if (!*err)
+        *err = send_open(ctx, d, token, &rep, fds);
+    if (*err)
+        goto fail;
+    if (token)
+        d = imported_device(&rep.import.nic, socket);
+    if (!d) {
+        close(fds[0]);
+        close(fds[1]);
+        *err = ENOMEM;
+        goto fail;
+    }
+    make_context(ctx, d, &rep.open.attr, fds);
     mr_fork_watch();
     mr_fork_add(ctx);
     return ctx;
@@ -298,10 +341,41 @@ fail:
 
 MR_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device) {
     int err;
-    struct mr_ctx *ctx = open_ctx((struct mr_dev *)device, &err);
+    struct mr_dev *d = (struct mr_dev *)device;
+    struct mr_ctx *ctx = mr_ctx_open(d->socket, d, NULL, &err);
     if (!ctx) {
         mr_log("open %s: %s", device->name, strerror(err));
         return mr_null(err);
+    }
+    return &ctx->v.context;
+}
+
+/* A random token goes over the descriptor that the program was given; whoever shows the same one to the daemon on a
+ * connection of its own has the descriptor, and shares the domains and regions of that context. The new connection
+ * takes the descriptor's place: it belongs to the context from here on, as cmd_fd. */
+MR_EXPORT struct ibv_context *ibv_import_device(int cmd_fd) {
+    struct sockaddr_un a = {0};
+    socklen_t len = sizeof a, size = sizeof(int);
+    struct mr_share share = {.hdr = {.op = MR_OP_SHARE, .len = sizeof share}};
+    char socket[108] = "";
+    int type = 0, err;
+
+    if (getsockopt(cmd_fd, SOL_SOCKET, SO_TYPE, &type, &size) || type != SOCK_SEQPACKET ||
+        getpeername(cmd_fd, (struct sockaddr *)&a, &len) || a.sun_family != AF_UNIX)
+        return mr_null(EBADF);
+    snprintf(socket, sizeof socket, "%.*s", (int)sizeof a.sun_path - 1, a.sun_path);
+    if (getrandom(share.token, sizeof share.token, 0) != sizeof share.token)
+        return mr_null(EIO);
+    if (send(cmd_fd, &share, sizeof share, MSG_NOSIGNAL) != sizeof share)
+        return mr_null(EIO);
+    mr_fork_watch();
+    struct mr_ctx *ctx = mr_ctx_open(socket, NULL, share.token, &err);
+    if (!ctx)
+        return mr_null(err);
+    int own = ctx->conn.fd;
+    if (dup3(own, cmd_fd, O_CLOEXEC) == cmd_fd) {
+        ctx->conn.fd = ctx->v.context.cmd_fd = cmd_fd;
+        close(own);
     }
     return &ctx->v.context;
 }

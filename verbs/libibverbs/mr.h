@@ -129,6 +129,7 @@ struct mr_named {
     struct mr_named *next;
 };
 #define MR_NAMED_BUCKETS 1024u
+#define MR_KEY_BUCKETS   1024u /* regions by lkey */
 
 struct mr_qp;
 struct mr_assist_thread;
@@ -153,6 +154,7 @@ struct mr_ctx {
 
     pthread_mutex_t mr_lock;
     struct mr_mr *moved; /* regions whose iova is not their address */
+    struct mr_mr *keys[MR_KEY_BUCKETS];
 
     struct mr_ctx *next;
     struct verbs_context v; /* last: it ends with the ibv_context that the program holds */
@@ -165,6 +167,8 @@ MR_HIDDEN_INLINE struct mr_ctx *to_ctx(struct ibv_context *c) {
 int mr_call(struct mr_ctx *ctx, uint16_t op, void *req, size_t req_len, void *rep, size_t rep_len);
 int mr_call_fds(struct mr_ctx *ctx, uint16_t op, void *req, size_t req_len, void *rep, size_t rep_len, int *fds,
                 int nfds);
+/* The same, with a descriptor of ours. */
+int mr_call_pass(struct mr_ctx *ctx, uint16_t op, void *req, size_t req_len, int fd, void *rep, size_t rep_len);
 #define MR_CALL(ctx, op, req, rep) mr_call((ctx), (op), (req), sizeof *(req), (rep), sizeof *(rep))
 int mr_free_handle(struct mr_ctx *ctx, uint16_t op, uint32_t handle); /* mr_handle -> mr_hdr */
 /* True when the daemon has hung up or given up this context; looks at the socket, so not for every call. */
@@ -175,6 +179,8 @@ MR_HIDDEN_INLINE bool mr_is_gone(struct mr_ctx *ctx) {
                             0);
 }
 
+/* Opens a context as the daemon says it with op OPEN or IMPORT; device.c. */
+struct mr_ctx *mr_ctx_open(const char *socket, struct mr_dev *d, const uint64_t *token, int *err);
 bool mr_ctx_leave(struct mr_ctx *ctx);
 void mr_fill_ops(struct verbs_context *v); /* ops.c: every entry of the tables a program can jump through */
 uint64_t mr_name_add(struct mr_ctx *ctx, struct mr_named *n, enum mr_kind kind); /* needs table_lock */
@@ -220,16 +226,45 @@ MR_HIDDEN_INLINE int mr_minus1(int e) {
 
 struct mr_pd {
     struct ibv_pd ibv;
+    _Atomic int refs;    /* parent domains of this one; of a parent domain: objects with memory of its allocator */
+    struct mr_pd *below; /* a parent domain: the one it stands for */
+    bool single_threaded, allocates;
+    void *(*alloc)(struct ibv_pd *pd, void *context, size_t size, size_t alignment, uint64_t type);
+    void (*free)(struct ibv_pd *pd, void *context, void *p, uint64_t type);
+    void *context;
 };
+/* Zeroed memory for an object of a domain, by the program's own allocator where it gave one. The object remembers in
+ * *from what mr_pd_release must be told: NULL = the default. */
+enum mr_resource { MR_RESOURCE_QP = 1, MR_RESOURCE_CQ, MR_RESOURCE_SRQ };
+void *mr_pd_alloc(struct ibv_pd *pd, size_t size, enum mr_resource type, struct mr_pd **from);
+void mr_pd_release(struct mr_pd *from, void *p, enum mr_resource type);
+
+struct mr_dm {
+    struct ibv_dm ibv;
+    uint8_t *base;
+    uint64_t length, mapped;
+    _Atomic int refs;        /* regions registered over it */
+    struct ibv_context *own; /* of a forked child, which has no part in ibv.context */
+};
+
+enum mr_mr_kind { MR_MR_PLAIN, MR_MR_NULL, MR_MR_DM, MR_MR_MAPPED, MR_MR_IMPORTED };
 struct mr_mr {
     struct ibv_mr ibv;
+    void *mem; /* where it is in this program */
     uint64_t iova;
     uint32_t access;
-    struct mr_mr *next; /* in ctx->moved */
+    enum mr_mr_kind kind;
+    struct mr_mr *next;   /* in ctx->moved */
+    struct mr_mr *by_key; /* in ctx->keys */
+    struct mr_dm *dm;     /* MR_MR_DM */
+    void *map;            /* MR_MR_MAPPED: what was mapped for it */
+    size_t map_len;
 };
+struct ibv_mr *mr_reg(struct ibv_pd *pd, const struct mr_mr *want, unsigned access);
 /* An address of a work request as a pointer of this program; NULL when the key is not known here. */
 void *mr_sge_pointer(struct mr_ctx *ctx, uint32_t lkey, uint64_t addr);
 int mr_check_range(const void *addr, size_t len, bool write); /* vma.c: 0 or EFAULT */
+int mr_check_huge(const void *addr, size_t len);              /* 0 or EINVAL */
 
 struct mr_channel {
     struct ibv_comp_channel ibv;
@@ -251,6 +286,7 @@ struct mr_cq {
     bool single_threaded;
     uint32_t comp_got, async_got; /* events the program has been given (table_lock) */
     uint64_t ring_off, ring_len;
+    struct mr_pd *from; /* whose memory this is, see mr_pd_alloc */
     struct mr_named name;
 };
 MR_HIDDEN_INLINE struct mr_cq *to_cq(struct ibv_cq *c) {
@@ -283,6 +319,7 @@ struct mr_qp {
     int ex_err;
     struct mr_sqe *ex_wqe;
     uint32_t async_got;
+    struct mr_pd *from; /* whose memory this is, see mr_pd_alloc */
     struct mr_named name;
 };
 MR_HIDDEN_INLINE struct mr_qp *to_qp(struct ibv_qp *q) {
@@ -300,6 +337,7 @@ struct mr_srq {
     uint32_t *free, nfree; /* slots that hold no receive: a stack */
     uint64_t ring_off, ring_len, slots_off, slots_len;
     uint32_t async_got;
+    struct mr_pd *from; /* whose memory this is, see mr_pd_alloc */
     struct mr_named name;
 };
 MR_HIDDEN_INLINE struct mr_srq *to_srq(struct ibv_srq *s) {
@@ -315,6 +353,7 @@ int mr_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc);
 int mr_req_notify_cq(struct ibv_cq *ibcq, int solicited_only);
 void mr_cq_clean(struct mr_cq *cq, struct mr_qp *qp); /* drops what a QP left in it; needs the lock */
 void mr_cq_ex_fill(struct mr_cq *cq, uint64_t wc_flags);
+int mr_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 struct ibv_cq_ex *mr_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr);
 void mr_wait_acked(pthread_mutex_t *m, pthread_cond_t *cond, uint32_t *completed, uint32_t got);
 
@@ -344,7 +383,15 @@ int mr_get_srq_num(struct ibv_srq *srq, uint32_t *num);
 void mr_ah_to_abi(struct mr_ah_attr *to, const struct ibv_ah_attr *from);
 void mr_ah_from_abi(struct ibv_ah_attr *to, const struct mr_ah_attr *from);
 
-/* mr.c */
+/* mr.c, dm.c, domain.c */
+struct ibv_mr *mr_alloc_null_mr(struct ibv_pd *pd);
+int mr_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uint32_t flags, struct ibv_sge *list, uint32_t n);
+struct ibv_dm *mr_alloc_dm(struct ibv_context *c, struct ibv_alloc_dm_attr *attr);
+int mr_free_dm(struct ibv_dm *dm);
+struct ibv_mr *mr_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length, unsigned access);
+struct ibv_td *mr_alloc_td(struct ibv_context *c, struct ibv_td_init_attr *attr);
+int mr_dealloc_td(struct ibv_td *td);
+struct ibv_pd *mr_alloc_parent_domain(struct ibv_context *c, struct ibv_parent_domain_init_attr *attr);
 struct ibv_mw *mr_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int mr_dealloc_mw(struct ibv_mw *mw);
 int mr_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);

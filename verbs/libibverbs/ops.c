@@ -16,6 +16,15 @@ void mr_fill_ops(struct verbs_context *v) {
     v->create_qp_ex = mr_create_qp_ex;
     v->create_srq_ex = mr_create_srq_ex;
     v->get_srq_num = mr_get_srq_num;
+    v->modify_cq = mr_modify_cq;
+    v->alloc_null_mr = mr_alloc_null_mr;
+    v->advise_mr = mr_advise_mr;
+    v->alloc_dm = mr_alloc_dm;
+    v->free_dm = mr_free_dm;
+    v->reg_dm_mr = mr_reg_dm_mr;
+    v->alloc_td = mr_alloc_td;
+    v->dealloc_td = mr_dealloc_td;
+    v->alloc_parent_domain = mr_alloc_parent_domain;
 
     o->_compat_query_device = ibv_query_device; /* very old binaries come this way */
     o->_compat_query_port = ibv_query_port;
@@ -32,33 +41,6 @@ void mr_fill_ops(struct verbs_context *v) {
 _Static_assert(sizeof(struct verbs_context) == 648, "verbs_context");
 
 /* ------------------------------------------------------------------------------------------- not offered ---- */
-
-/* Handing objects to other processes. */
-MR_EXPORT struct ibv_context *ibv_import_device(int cmd_fd) {
-    (void)cmd_fd;
-    return mr_null(EOPNOTSUPP);
-}
-MR_EXPORT struct ibv_pd *ibv_import_pd(struct ibv_context *c, uint32_t handle) {
-    (void)c, (void)handle;
-    return mr_null(EOPNOTSUPP);
-}
-MR_EXPORT void ibv_unimport_pd(struct ibv_pd *pd) {
-    (void)pd;
-}
-MR_EXPORT struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle) {
-    (void)pd, (void)handle;
-    return mr_null(EOPNOTSUPP);
-}
-MR_EXPORT void ibv_unimport_mr(struct ibv_mr *mr) {
-    (void)mr;
-}
-MR_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *c, uint32_t handle) {
-    (void)c, (void)handle;
-    return mr_null(EOPNOTSUPP);
-}
-MR_EXPORT void ibv_unimport_dm(struct ibv_dm *dm) {
-    (void)dm;
-}
 
 /* Vendors' extended connection parameters. */
 MR_EXPORT int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece) {
@@ -101,7 +83,8 @@ void ibv_copy_path_rec_to_kern(struct ibv_kern_path_rec *to, struct ibv_sa_path_
     (void)to, (void)from;
 }
 
-/* Newer than the headers here (rdma-core 59 to 65): only the names, so that programs built there start. */
+/* Newer than the headers here (rdma-core 59 to 65): only the names, so that programs built there start. What can be
+ * done of them is in buf.c. */
 #define ABSENT_POINTER(name)        \
     MR_EXPORT void *name(void);     \
     void *name(void) {              \
@@ -119,8 +102,16 @@ void ibv_copy_path_rec_to_kern(struct ibv_kern_path_rec *to, struct ibv_sa_path_
     }
 ABSENT_POINTER(ibv_alloc_dmah)
 ABSENT_INT(ibv_dealloc_dmah)
-ABSENT_POINTER(ibv_reg_mr_ex)
 ABSENT_MINUS1(ibv_dm_export_dmabuf_fd)
-ABSENT_POINTER(ibv_alloc_buf)
-ABSENT_INT(ibv_free_buf)
-ABSENT_POINTER(ibv_reg_buf_mr)
+
+/* Counters of completions. */
+ABSENT_INT(_ibv_query_comp_cntr_caps)
+ABSENT_POINTER(ibv_create_comp_cntr)
+ABSENT_INT(ibv_destroy_comp_cntr)
+ABSENT_INT(ibv_set_comp_cntr)
+ABSENT_INT(ibv_set_err_comp_cntr)
+ABSENT_INT(ibv_inc_comp_cntr)
+ABSENT_INT(ibv_inc_err_comp_cntr)
+ABSENT_INT(ibv_read_comp_cntr)
+ABSENT_INT(ibv_read_err_comp_cntr)
+ABSENT_INT(ibv_qp_attach_comp_cntr)

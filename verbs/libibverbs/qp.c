@@ -163,11 +163,13 @@ static struct mr_qp *make_qp(struct ibv_qp_init_attr_ex *a) {
     struct mr_ctx *ctx = to_ctx(a->pd->context);
     struct mr_create_qp_reply rep;
     int err = check_caps(ctx, a);
-    struct mr_qp *qp = err ? NULL : calloc(1, sizeof *qp);
+    struct mr_pd *from = NULL;
+    struct mr_qp *qp = err ? NULL : mr_pd_alloc(a->pd, sizeof *qp, MR_RESOURCE_QP, &from);
 
     if (!qp)
         return mr_null(err ? err : ENOMEM);
     qp->ctx = ctx;
+    qp->from = from;
     err = make_queues(ctx, qp, a);
     if (!err) {
         pthread_mutex_lock(&ctx->table_lock);
@@ -185,7 +187,7 @@ static struct mr_qp *make_qp(struct ibv_qp_init_attr_ex *a) {
     if (err) {
         wq_free(ctx, &qp->sq);
         wq_free(ctx, &qp->rq);
-        free(qp);
+        mr_pd_release(from, qp, MR_RESOURCE_QP);
         return mr_null(err);
     }
     describe(qp, a, &rep);
@@ -383,6 +385,6 @@ MR_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp) {
         mr_wait_acked(&ibqp->mutex, &ibqp->cond, &ibqp->events_completed, async);
     wq_free(ctx, &qp->sq);
     wq_free(ctx, &qp->rq);
-    free(qp);
+    mr_pd_release(qp->from, qp, MR_RESOURCE_QP);
     return 0;
 }

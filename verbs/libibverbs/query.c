@@ -46,10 +46,21 @@ static void fill_device(struct ibv_device_attr *a, const struct mr_device_attr *
 
 MR_EXPORT int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a) {
     struct mr_ctx *ctx = to_ctx(c);
-    if (mr_is_gone(ctx))
+    if (mr_is_gone(ctx) && !ctx->forked) /* a child may know what its parent was told */
         return mr_err(EIO);
     fill_device(a, &ctx->attr);
     return 0;
+}
+
+/* On-demand paging: see check_on_demand in mr.c. */
+static void fill_odp(struct ibv_device_attr_ex *a) {
+    const uint32_t message = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    const uint32_t all = message | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    a->odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+    a->odp_caps.per_transport_caps.rc_odp_caps = all;
+    a->odp_caps.per_transport_caps.uc_odp_caps = message | IBV_ODP_SUPPORT_WRITE;
+    a->odp_caps.per_transport_caps.ud_odp_caps = message;
+    a->xrc_odp_caps = a->orig_attr.device_cap_flags & IBV_DEVICE_XRC ? all : 0;
 }
 
 int mr_query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_input *in, struct ibv_device_attr_ex *a,
@@ -59,13 +70,17 @@ int mr_query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_i
 
     if ((in && in->comp_mask) || len < sizeof full.orig_attr)
         return mr_err(EINVAL);
-    if (mr_is_gone(ctx))
+    if (mr_is_gone(ctx) && !ctx->forked) /* a child may know what its parent was told */
         return mr_err(EIO);
     fill_device(&full.orig_attr, &ctx->attr);
     full.completion_timestamp_mask = UINT64_MAX;
     full.hca_core_clock = 1000000; /* kHz: completion timestamps are nanoseconds */
     full.device_cap_flags_ex = ctx->attr.device_cap_flags;
     full.phys_port_cnt_ex = ctx->attr.num_ports;
+    full.max_dm_size = (uint64_t)ctx->attr.max_dm_kib << 10;
+    full.cq_mod_caps = (struct ibv_cq_moderation_caps){.max_cq_count = UINT16_MAX, .max_cq_period = UINT16_MAX};
+    if (ctx->conn.hello.dma_mode != MR_DMA_PROC_MEM)
+        fill_odp(&full);
     memset(a, 0, len);
     memcpy(a, &full, len < sizeof full ? len : sizeof full);
     return 0;

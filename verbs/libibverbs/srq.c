@@ -15,13 +15,15 @@ static void drop(struct mr_srq *q) {
     mr_arena_free(&q->ctx->arena, q->ring_off, q->ring_len);
     mr_arena_free(&q->ctx->arena, q->slots_off, q->slots_len);
     free(q->free);
-    free(q);
+    mr_pd_release(q->from, q, MR_RESOURCE_SRQ);
 }
 
-static struct mr_srq *make(struct mr_ctx *ctx, const struct ibv_srq_attr *a) {
-    struct mr_srq *q = calloc(1, sizeof *q);
+static struct mr_srq *make(struct mr_ctx *ctx, struct ibv_pd *pd, const struct ibv_srq_attr *a) {
+    struct mr_pd *from = NULL;
+    struct mr_srq *q = mr_pd_alloc(pd, sizeof *q, MR_RESOURCE_SRQ, &from);
     if (!q)
         return NULL;
+    q->from = from;
     uint32_t entries = mr_ring_size(a->max_wr);
     q->ctx = ctx;
     q->mask = entries - 1;
@@ -52,7 +54,7 @@ static struct ibv_srq *create(struct ibv_pd *pd, void *srq_context, struct ibv_s
 
     if (!a->max_wr || a->max_wr > ctx->attr.max_srq_wr || a->max_sge > ctx->attr.max_srq_sge)
         return mr_null(EINVAL);
-    struct mr_srq *q = make(ctx, a);
+    struct mr_srq *q = make(ctx, pd, a);
     if (!q)
         return mr_null(ENOMEM);
     pthread_mutex_lock(&ctx->table_lock);

@@ -95,3 +95,21 @@ int mr_check_range(const void *addr, size_t len, bool write) {
     int err = walk_query(at, end, write);
     return err == ENOTTY ? walk_maps(at, end, write) : err;
 }
+
+/* IBV_ACCESS_HUGETLB promises that all pages are huge. Where the kernel cannot be asked, it is believed. */
+int mr_check_huge(const void *addr, size_t len) {
+    uintptr_t at = (uintptr_t)addr, end = at + len;
+    int err = 0, fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    while (!err && at < end) {
+        struct procmap_query_v1 q = {.size = sizeof q, .query_addr = at};
+        if (ioctl(fd, PROCMAP_QUERY_V1, &q))
+            break; /* nothing there yet, or an old kernel */
+        if (q.vma_page_size <= (uint64_t)sysconf(_SC_PAGESIZE))
+            err = EINVAL;
+        at = q.vma_end;
+    }
+    close(fd);
+    return err;
+}

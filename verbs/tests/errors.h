@@ -109,5 +109,16 @@ void cancelled_threads(void);
 void closed_under_waiter(void);
 void resize_while_armed(void);
 void uc_rules(void);
+void on_demand(void);
+void on_demand_gone(void);
+void advice(void);
+void null_region(void);
+void dmabuf_region(void);
+void device_memory(void);
+void reregister(void);
+void parent_domains(void);
+void imported(void);
+void moderation(void);
+void extended_cq(void);
 
 #endif

@@ -151,6 +151,17 @@ static const struct {
     CASE(cancelled_threads),
     CASE(closed_under_waiter),
     CASE(resize_while_armed),
+    CASE(on_demand),
+    CASE(on_demand_gone),
+    CASE(advice),
+    CASE(null_region),
+    CASE(dmabuf_region),
+    CASE(device_memory),
+    CASE(reregister),
+    CASE(parent_domains),
+    CASE(imported),
+    CASE(moderation),
+    CASE(extended_cq),
     CASE(uc_rules),
 };
 
