@@ -80,15 +80,22 @@ static int eai_errno(int e) {
     }
 }
 
-/* Addresses without a name: those of the hints. */
+static int copy_into(struct sockaddr **to, socklen_t *to_len, const struct sockaddr *from, socklen_t len) {
+    if (!from || !len)
+        return 0;
+    *to = copy_addr(from, len);
+    *to_len = *to ? len : 0;
+    return *to ? 0 : ENOMEM;
+}
+
+/* Without a name: what the hints have, be it one address only (pyverbs describes a group by a source). */
 static int from_hints(const struct rdma_addrinfo *h, struct rdma_addrinfo *rai) {
-    bool passive = h->ai_flags & RAI_PASSIVE;
-    const struct sockaddr *a = passive ? h->ai_src_addr : h->ai_dst_addr;
-    socklen_t len = passive ? h->ai_src_len : h->ai_dst_len;
-    if (!a || !len || (a->sa_family != AF_INET && a->sa_family != AF_INET6))
-        return EINVAL;
-    struct addrinfo ai = {.ai_family = a->sa_family, .ai_addr = (struct sockaddr *)a, .ai_addrlen = len};
-    return fill(rai, &ai, h);
+    rai->ai_flags = h->ai_flags;
+    rai->ai_family = h->ai_family;
+    rai->ai_qp_type = h->ai_qp_type;
+    rai->ai_port_space = h->ai_port_space;
+    int err = copy_into(&rai->ai_dst_addr, &rai->ai_dst_len, h->ai_dst_addr, h->ai_dst_len);
+    return err ? err : copy_into(&rai->ai_src_addr, &rai->ai_src_len, h->ai_src_addr, h->ai_src_len);
 }
 
 MR_EXPORT int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *hints,
