@@ -42,7 +42,7 @@ func TestMalformed(t *testing.T) {
 		"before hello":        {nil, seal(make([]byte, 24), hostq.OpAllocPD, 1), int32(unix.EPROTO)},
 		"hello twice":         {hello(), hello(), int32(unix.EINVAL)},
 		"no such operation":   {hello(), seal(make([]byte, 24), 999, 1), int32(unix.EOPNOTSUPP)},
-		"not yet implemented": {hello(), seal(make([]byte, 72), hostq.OpOpenXRCD, 1), int32(unix.EOPNOTSUPP)},
+		"not yet implemented": {hello(), seal(make([]byte, 72), hostq.Op(55), 1), int32(unix.EOPNOTSUPP)},
 		"object before open":  {hello(), seal(make([]byte, 24), hostq.OpAllocPD, 1), int32(unix.EINVAL)},
 		"open without memory": {hello(), seal(make([]byte, 88), hostq.OpOpen, 1), int32(unix.EINVAL)},
 		"request too short":   {hello(), seal(make([]byte, 16), hostq.OpCreateQP, 1), int32(unix.EINVAL)},

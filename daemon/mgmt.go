@@ -197,10 +197,10 @@ func nicStatus(n *device.NIC) api.NICStatus {
 		s.Planes = append(s.Planes, ps)
 	}
 	l := n.C.Live
-	s.Objects = api.Objects{Contexts: n.Contexts(), PDs: l.PDs, MRs: l.MRs, MWs: l.MWs, CQs: l.CQs, QPs: l.QPs, SRQs: l.SRQs, Channels: l.Channels, AHs: l.AHs}
+	s.Objects = api.Objects{Contexts: n.Contexts(), PDs: l.PDs, MRs: l.MRs, MWs: l.MWs, CQs: l.CQs, QPs: l.QPs, SRQs: l.SRQs, XRCDs: l.XRCDs, Channels: l.Channels, AHs: l.AHs}
 	for _, c := range n.ContextInfos() {
 		s.Contexts = append(s.Contexts, api.Context{ID: c.ID, Program: c.Program, PID: c.PID, DMA: c.DMA, Stalls: c.DMAStalls, Fault: c.DeadCause,
-			Objects: api.Objects{Contexts: 1, PDs: c.PDs, MRs: c.MRs, MWs: c.MWs, CQs: c.CQs, QPs: c.QPs, SRQs: c.SRQs, Channels: c.Channels, AHs: c.AHs}})
+			Objects: api.Objects{Contexts: 1, PDs: c.PDs, MRs: c.MRs, MWs: c.MWs, CQs: c.CQs, QPs: c.QPs, SRQs: c.SRQs, XRCDs: c.XRCDs, Channels: c.Channels, AHs: c.AHs}})
 	}
 	for _, q := range n.QPInfos() {
 		qp := api.QP{QPN: q.QPN, Type: strings.ToLower(q.Type), Transport: q.Transport, State: q.State.String(), PID: q.PID, Remote: q.Remote,
@@ -269,6 +269,7 @@ func nicCounters(n *device.NIC) map[string]uint64 {
 		"mroce_qps":                        uint64(c.Live.QPs),
 		"mroce_mws":                        uint64(c.Live.MWs),
 		"mroce_srqs":                       uint64(c.Live.SRQs),
+		"mroce_xrcds":                      uint64(c.Live.XRCDs),
 		"mroce_completion_channels":        uint64(c.Live.Channels),
 		"mroce_contexts":                   uint64(n.Contexts()),
 	}

@@ -193,7 +193,8 @@ func doCreateSRQ(c *client, m *hostq.CreateSRQ, _ mono.Time) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return handle(h)
+	r := hostq.CreateSRQReply{Handle: h, Num: c.ctx.SRQNumber(h)}
+	return hostq.Bytes(&r), nil
 }
 
 func doModifySRQ(c *client, m *hostq.SRQAttr, _ mono.Time) ([]byte, error) {

@@ -50,6 +50,7 @@ type client struct {
 	bell  int                 // doorbell eventfd, the daemon's end
 	async int                 // asynchronous events, the daemon's end
 	chans map[uint32]*chanEnd // completion channels by handle; loop only
+	xrcds map[uint32]int      // files of XRC domains by handle, -1 for none; loop only
 	dms   map[uint32]int      // descriptors of device memory by handle; loop only
 
 	shares [sharesMost][2]uint64 // tokens by which this context may be imported (d.mu)
@@ -74,7 +75,7 @@ func (d *Daemon) accept() {
 			continue
 		}
 		d.stats.connections.Add(1)
-		c := &client{d: d, conn: conn, pidfd: -1, bell: -1, async: -1, since: time.Now(), chans: map[uint32]*chanEnd{}, dms: map[uint32]int{}}
+		c := &client{d: d, conn: conn, pidfd: -1, bell: -1, async: -1, since: time.Now(), chans: map[uint32]*chanEnd{}, dms: map[uint32]int{}, xrcds: map[uint32]int{}}
 		d.mu.Lock()
 		refuse := d.closed || len(d.clients) >= maxClients
 		if !refuse {
@@ -206,6 +207,10 @@ func (c *client) closeContext(now mono.Time) {
 	c.ctx = nil
 	if c.bell >= 0 {
 		c.d.loop.unwatch(c.bell)
+	}
+	for h, fd := range c.xrcds {
+		closeAll([]int{fd})
+		delete(c.xrcds, h)
 	}
 	for h, ch := range c.chans {
 		unix.Close(ch.fd)

@@ -47,6 +47,8 @@ const (
 	maxAH       = 65536
 	maxSRQ      = 8192
 	maxSRQWR    = 16384
+	maxXRCD     = 1024
+	maxAliases  = 4096 // programs that have one XRC_RECV QP open
 	maxRdAtom   = 16
 	maxMRSize   = 1 << 46
 	maxMsgSize  = 1 << 31
@@ -78,6 +80,7 @@ const (
 	capPortActive   = 1 << 10
 	capSysImageGUID = 1 << 11
 	capRCRNRNak     = 1 << 12
+	capXRC          = 1 << 20
 	capUDAVPort     = 1 << 6 // the port of an address vector is checked
 	capWindows      = 1 << 17
 	capMemMgt       = 1 << 21 // LOCAL_INV and SEND with invalidate
@@ -158,10 +161,10 @@ func (n *NIC) Attr(a *hostq.DeviceAttr) {
 	*a = hostq.DeviceAttr{
 		NodeGUID: guid, SysImageGUID: guid,
 		MaxMRSize: maxMRSize, PageSizeCap: pageSizeCap,
-		DeviceCapFlags: capBadPkeyCntr | capCurrQPState | capPortActive | capSysImageGUID | capRCRNRNak | capUDAVPort | capWindows | capMemMgt | capWindows2B,
+		DeviceCapFlags: capBadPkeyCntr | capCurrQPState | capPortActive | capSysImageGUID | capRCRNRNak | capUDAVPort | capXRC | capWindows | capMemMgt | capWindows2B,
 		VendorID:       vendorID, VendorPartID: partID, HWVer: hwVer,
 		MaxQP: maxQP, MaxQPWR: maxQPWR, MaxSGE: hostq.MaxSGE, MaxSGERd: hostq.MaxSGE, MaxCQ: maxCQ, MaxCQE: maxCQE,
-		MaxMR: maxMR, MaxMW: maxMW, MaxPD: maxPD, MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: hostq.MaxSGE, MaxMcastGrp: maxGroups, MaxMcastQPAttach: maxQPsGroup,
+		MaxMR: maxMR, MaxMW: maxMW, MaxPD: maxPD, MaxAH: maxAH, MaxSRQ: maxSRQ, MaxSRQWR: maxSRQWR, MaxSRQSGE: hostq.MaxSGE, MaxXRCD: maxXRCD, MaxMcastGrp: maxGroups, MaxMcastQPAttach: maxQPsGroup,
 		MaxQPRdAtom: maxRdAtom, MaxQPInitRdAtom: maxRdAtom, MaxResRdAtom: maxRdAtom * maxQP, AtomicCap: 1, // IBV_ATOMIC_HCA
 		MaxPkeys: 1, LocalCAAckDelay: 15, NumPorts: 1, NumCompVectors: compVectors, MaxInline: hostq.MaxInline, MaxDMKiB: maxDMSize >> 10,
 	}

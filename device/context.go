@@ -58,6 +58,7 @@ type Context struct {
 	cqs      table[CQ]
 	qps      table[QP]
 	srqs     table[SRQ]
+	xrcds    table[xrcdRef]
 	ahs      table[AH]
 	channels table[channel]
 	async    []pendingAsync
@@ -206,6 +207,7 @@ func (c *Context) Close(now mono.Time) {
 	c.async, c.waiting = nil, nil // nobody will read them
 	c.qps.all(func(_ uint32, q *QP) { q.destroy() })
 	c.srqs.all(func(_ uint32, s *SRQ) { s.destroy() })
+	c.xrcds.all(func(_ uint32, r *xrcdRef) { c.closeXRCD(r) })
 	c.cqs.all(func(_ uint32, q *CQ) { q.free() })
 	c.mws.all(func(_ uint32, w *MW) { w.free() })
 	c.ahs.all(c.freeAH)

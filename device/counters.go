@@ -42,7 +42,7 @@ const statuses = 32
 
 // Live counts objects that exist. All are 0 when no program has the NIC open.
 type Live struct {
-	PDs, MRs, MWs, DMs, CQs, QPs, SRQs, Channels, AHs int
+	PDs, MRs, MWs, DMs, CQs, QPs, SRQs, XRCDs, Channels, AHs int
 }
 
 // Contexts is how many programs have the NIC open.
@@ -85,7 +85,7 @@ type ContextInfo struct {
 	Program, DMA                                 string
 	PID                                          int
 	PDs, MRs, MWs, DMs, CQs, QPs, SRQs, Channels int
-	AHs                                          int
+	AHs, XRCDs                                   int
 	DMAStalls                                    uint64 // calls that failed because the program's copy thread did not answer
 	DeadCause                                    string
 }
@@ -93,7 +93,7 @@ type ContextInfo struct {
 // Info describes the context.
 func (c *Context) Info() ContextInfo {
 	return ContextInfo{ID: c.id, Program: c.Program, DMA: c.dma, PID: c.PID, PDs: c.pds.live, MRs: c.mrs.live, MWs: c.mws.live, CQs: c.cqs.live,
-		QPs: c.qps.live, SRQs: c.srqs.live, Channels: c.channels.live, AHs: c.ahs.live, DMAStalls: c.stalls, DeadCause: c.DeadCause}
+		QPs: c.qps.live, SRQs: c.srqs.live, Channels: c.channels.live, AHs: c.ahs.live, XRCDs: c.xrcds.live, DMAStalls: c.stalls, DeadCause: c.DeadCause}
 }
 
 // ContextInfos describes every context.
@@ -108,7 +108,7 @@ func (n *NIC) ContextInfos() []ContextInfo {
 // QPInfo is a QP as it is shown to people.
 type QPInfo struct {
 	QPN, RemoteQPN uint32
-	Type           string // RC, UC or UD
+	Type           string // RC, UC, UD, XRC_SEND or XRC_RECV
 	Transport      string // metaroce or rocev2; "" where there is no choice
 	Plane          int    // RoCEv2: the one it keeps to; else -1
 	State          State
@@ -121,7 +121,8 @@ type QPInfo struct {
 func (n *NIC) QPInfos() []QPInfo {
 	out := make([]QPInfo, 0, len(n.qps))
 	for _, c := range n.contexts {
-		c.qps.all(func(_ uint32, q *QP) {
+		c.qps.all(func(h uint32, _ *QP) {
+			q := c.qp(h)
 			i := QPInfo{QPN: q.qpn, Type: q.typ.String(), Transport: transportOf(q.eng), Plane: planeOf(q.eng), State: q.state, PID: c.PID, Outstanding: q.sqOut}
 			if q.typ != transport.UD && q.state >= RTR && q.state <= SQE {
 				i.RemoteQPN, i.Remote = q.attr.DestQPNum, q.rtr().RemoteAddr.String()

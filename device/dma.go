@@ -57,11 +57,11 @@ func (n *NIC) DMA(ops []transport.MemOp) {
 			}
 			op.Err = n.atomic(q, op)
 		case transport.MemCheckRead:
-			if _, _, ok := q.remoteAddr(op.RKey, accRemoteRead, op.Addr, uint32(op.Swap)); !ok {
+			if _, _, ok := q.remoteAddr(op, accRemoteRead, uint32(op.Swap)); !ok {
 				op.Err = q.remoteErr(accRemoteRead)
 			}
 		case transport.MemCheckWrite:
-			if _, _, ok := q.remoteAddr(op.RKey, accRemoteWrite, op.Addr, uint32(op.Swap)); !ok {
+			if _, _, ok := q.remoteAddr(op, accRemoteWrite, uint32(op.Swap)); !ok {
 				op.Err = q.remoteErr(accRemoteWrite)
 			}
 		case transport.MemInvalidate:
@@ -159,10 +159,7 @@ func (n *NIC) gatherInline(q *QP, op *transport.MemOp) {
 func (n *NIC) queueList(q *QP, ops []transport.MemOp, i int, list []transport.SGE, need uint32) {
 	op := &ops[i]
 	mark, off, buf := len(n.dma.segs), uint64(op.Off), op.Buf
-	pd := q.pd
-	if op.Kind == transport.MemScatter && q.srq != nil {
-		pd = q.srq.pd
-	}
+	pd := q.domain(op)
 	for _, s := range list {
 		if off >= uint64(s.Length) {
 			off -= uint64(s.Length)
@@ -204,13 +201,13 @@ func (n *NIC) at(ops []transport.MemOp, c *Context, mark int) int {
 }
 
 // remoteAddr checks a key that a peer named.
-func (q *QP) remoteAddr(rkey, need uint32, addr uint64, n uint32) (*MR, uint64, bool) {
-	m := q.ctx.nic.keys.get(rkey)
+func (q *QP) remoteAddr(op *transport.MemOp, need, n uint32) (*MR, uint64, bool) {
+	m := q.ctx.nic.keys.get(op.RKey)
 	//= MR-MSG-020 MR-VRB-020 MR-VRB-022 MR-VRB-044
-	if q.access&need != need || m == nil || m.pd != q.pd || m.access&need != need || !m.opens(q) {
+	if q.access&need != need || m == nil || m.pd != q.domain(op) || m.access&need != need || !m.opens(q) {
 		return nil, 0, false
 	}
-	a, ok := m.at(addr, n)
+	a, ok := m.at(op.Addr, n)
 	return m, a, ok
 }
 
@@ -230,7 +227,7 @@ func (n *NIC) queueRemote(q *QP, ops []transport.MemOp, i int, need uint32) {
 	if op.Kind == transport.MemWrite {
 		size = max(size, int(op.Swap))
 	}
-	m, addr, ok := q.remoteAddr(op.RKey, need, op.Addr, uint32(size))
+	m, addr, ok := q.remoteAddr(op, need, uint32(size))
 	if !ok {
 		n.C.RemoteAccessErrors++
 		op.Err = q.remoteErr(need)
@@ -312,12 +309,12 @@ func (n *NIC) atomic(q *QP, op *transport.MemOp) transport.MemErr {
 	if op.Addr%8 != 0 {
 		return transport.MemInvalid
 	}
-	m, addr, ok := q.remoteAddr(op.RKey, accRemoteAtomic, op.Addr, 8)
+	m, addr, ok := q.remoteAddr(op, accRemoteAtomic, 8)
 	if !ok {
 		n.C.RemoteAccessErrors++
 		return q.remoteErr(accRemoteAtomic)
 	}
-	if q.ctx.Dead {
+	if q.ctx.Dead || m.ctx.Dead {
 		return transport.MemFault
 	}
 	d := &n.dma

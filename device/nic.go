@@ -30,6 +30,9 @@ type NIC struct {
 	gids     []gidSlot
 	groups   map[netip.Addr]int // multicast groups, and how many QPs are attached to each
 	lastQPN  uint32
+	xrcds    map[Inode]*XRCD // those that programs can share
+	srqns    map[uint32]*SRQ // shared receive queues of domains, by number
+	lastSRQN uint32
 	keys     keyTable
 	dma      dmaState
 	run      queueRing // queues whose doorbell was rung and that may have more
@@ -58,6 +61,8 @@ func New(cfg Config) (*NIC, error) {
 		rnd:     rng.New(cfg.Seed, "device "+cfg.Name),
 		qps:     map[uint32]*QP{},
 		groups:  map[netip.Addr]int{},
+		xrcds:   map[Inode]*XRCD{},
+		srqns:   map[uint32]*SRQ{},
 		batch:   pkt.NewBatch(pkt.Burst, cfg.packetMax()),
 		loop:    make([]pkt.Packet, 0, pkt.Burst),
 		rx:      make([]pkt.Packet, pkt.Burst*len(cfg.Ports)),
@@ -70,6 +75,7 @@ func New(cfg Config) (*NIC, error) {
 	//= MR-QP-013
 	n.lastQPN = firstQPN + ids.Uint32()%(lastQPN-firstQPN)
 	n.keys.init(ids)
+	n.lastSRQN = ids.Uint32() & 0xFFFFFF
 	n.dma.init()
 	ec := EngineConfig{NICID: cfg.GUID, Instance: cfg.Instance, Seed: n.rnd.Uint64(), Secret: cfg.Secret, Addrs: cfg.Addrs, PacketMax: cfg.packetMax(), Policy: cfg.Transport}
 	for i, p := range cfg.Ports {

@@ -40,6 +40,10 @@ type QP struct {
 	gone         bool
 	sqBytes      int          // held by the engine for its send queue
 	groups       []netip.Addr // multicast groups that it is attached to
+	xrcd         *XRCD        // XRC_RECV: its domain, and what programs have it by
+	aliases      []*QP
+	real         *QP      // of such a handle: the QP,
+	ref          *xrcdRef // and the domain that it was opened in
 
 	asyncEvents uint32
 }
@@ -63,11 +67,17 @@ const maxStride = 1024
 // CreateQP makes a QP in RESET.
 func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 	typ, ok := serviceOf(r.Type)
-	if !ok || r.XRCD != 0 {
+	switch {
+	case !ok:
 		return nil, syscall.EOPNOTSUPP
+	case typ == transport.XRCRecv:
+		return c.createXRCRecv(r)
 	}
 	pd, scq, rcq := c.pds.get(r.PD), c.cqs.get(r.SendCQ), c.cqs.get(r.RecvCQ)
-	if pd == nil || scq == nil || rcq == nil || r.CreateFlags != 0 ||
+	if typ == transport.XRCSend && r.RecvCQ == 0 { // it receives nothing
+		rcq = scq
+	}
+	if pd == nil || scq == nil || rcq == nil || r.XRCD != 0 || r.CreateFlags != 0 || typ == transport.XRCSend && (r.RQEntries != 0 || r.SRQ != 0) ||
 		r.MaxSendSGE > hostq.MaxSGE || r.MaxRecvSGE > hostq.MaxSGE || r.MaxInline > hostq.MaxInline {
 		return nil, syscall.EINVAL
 	}
@@ -195,6 +205,10 @@ func (c *Context) DestroyQP(h uint32) (async uint32, err error) {
 }
 
 func (q *QP) destroy() {
+	if q.real != nil {
+		q.release()
+		return
+	}
 	c := q.ctx
 	for len(q.groups) > 0 {
 		q.detach(q.groups[0])
@@ -220,7 +234,7 @@ func (q *QP) destroy() {
 
 // QueryQP fills r with the QP's attributes.
 func (c *Context) QueryQP(h uint32, r *hostq.ModifyQP) error {
-	q := c.qps.get(h)
+	q := c.qp(h)
 	if q == nil {
 		return syscall.EINVAL
 	}
@@ -237,11 +251,12 @@ func (c *Context) QueryQP(h uint32, r *hostq.ModifyQP) error {
 
 // ModifyQP changes attributes and state. Nothing is changed unless everything is right.
 func (c *Context) ModifyQP(now mono.Time, r *hostq.ModifyQP) error {
-	q := c.qps.get(r.Handle)
+	q := c.qp(r.Handle)
 	if q == nil {
 		return syscall.EINVAL
 	}
 	c.nic.now = now
+	r.Mask &^= notOf(q.typ)
 	to := q.state
 	if r.Mask&maskState != 0 {
 		if r.QPState >= uint32(numStates) {
@@ -473,7 +488,7 @@ func (q *QP) entered(event uint32) {
 		}
 	}
 	if event != 0 {
-		q.ctx.raise(hostq.AsyncEvent{Cookie: q.cookie, Type: event}, &q.asyncEvents)
+		q.raise(event)
 	}
 	if q.srq != nil { // when the engine has flushed what it held
 		n.reached = append(n.reached, q)
@@ -505,6 +520,6 @@ func (q *QP) drained() {
 	//= MR-QP-010
 	if q.state == SQD && q.drainNotify && q.idle() {
 		q.drainNotify = false
-		q.ctx.raise(hostq.AsyncEvent{Cookie: q.cookie, Type: evSQDrained}, &q.asyncEvents)
+		q.raise(evSQDrained)
 	}
 }

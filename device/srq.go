@@ -23,22 +23,33 @@ type SRQ struct {
 	recvs    recvPool
 	sgeBuf   []hostq.SGE
 	dead     bool // the program wrote nonsense
+	gone     bool
+	num      uint32   // of an XRC domain: its number,
+	ref      *xrcdRef // the domain,
+	cq       *CQ      // and where its receives complete
 
 	asyncEvents uint32
 }
 
-// Bits of enum ibv_srq_attr_mask.
+// Kinds of queues (enum ibv_srq_type), and bits of enum ibv_srq_attr_mask.
 const (
+	srqBasic = 0
+	srqXRC   = 1
+
 	srqMaxWR = 1 << 0
 	srqLimit = 1 << 1
 )
 
 // CreateSRQ makes a shared receive queue in the program's memory.
 func (c *Context) CreateSRQ(r *hostq.CreateSRQ) (uint32, error) {
-	if r.Type != 0 || r.CQ != 0 || r.XRCD != 0 { // IBV_SRQT_BASIC
+	pd, ref, cq := c.pds.get(r.PD), c.xrcds.get(r.XRCD), c.cqs.get(r.CQ)
+	switch {
+	case r.Type == srqBasic && r.CQ == 0 && r.XRCD == 0:
+	case r.Type != srqXRC:
 		return 0, syscall.EOPNOTSUPP
+	case ref == nil || cq == nil:
+		return 0, syscall.EINVAL
 	}
-	pd := c.pds.get(r.PD)
 	if pd == nil || r.MaxSGE > hostq.MaxSGE || r.Stride > maxStride || r.Limit > r.Entries {
 		return 0, syscall.EINVAL
 	}
@@ -52,6 +63,9 @@ func (c *Context) CreateSRQ(r *hostq.CreateSRQ) (uint32, error) {
 	s := &SRQ{ctx: c, pd: pd, ring: ring, maxSGE: int(r.MaxSGE), limit: r.Limit, cookie: r.Cookie, recvs: recvPool{sges: int(r.MaxSGE)}, sgeBuf: make([]hostq.SGE, hostq.MaxSGE)}
 	s.handle = c.srqs.put(s)
 	pd.refs++
+	if r.Type == srqXRC {
+		s.joinXRC(ref, cq)
+	}
 	c.nic.C.Live.SRQs++
 	return s.handle, nil
 }
@@ -96,6 +110,8 @@ func (c *Context) DestroySRQ(h uint32) (async uint32, err error) {
 
 func (s *SRQ) destroy() {
 	s.ctx.forget(&s.asyncEvents)
+	s.gone = true
+	s.leaveXRC()
 	s.ctx.srqs.del(s.handle)
 	s.pd.refs--
 	s.ctx.nic.C.Live.SRQs--

@@ -17,7 +17,7 @@ func (q *QP) fetchSend(i uint32, wr *transport.SendWR) bool {
 	sge := wr.SGE[:0]
 	*wr = transport.SendWR{
 		ID: e.WRID, RemoteAddr: e.RemoteAddr, Compare: e.CompareAdd(), Swap: e.Swap(), RKey: e.RKey, Imm: e.Imm,
-		Slot: i, Flags: e.Flags, Op: transport.Op(e.Opcode), SGE: sge, Dest: wr.Dest,
+		Slot: i, Flags: e.Flags, Op: transport.Op(e.Opcode), SGE: sge, Dest: wr.Dest, SRQN: e.XRCSRQN & 0xFFFFFF,
 	}
 	if q.sigAll {
 		wr.Flags |= transport.FlagSignaled
@@ -301,8 +301,12 @@ func (p *recvPool) put(r *transport.RecvWR) { p.free = append(p.free, r) }
 // ReturnRecv implements transport.Host. Only shared queues take receives back, to their head; those of a QP end with it.
 func (n *NIC) ReturnRecv(owner any, r *transport.RecvWR) {
 	q := owner.(*QP)
-	if q.srq != nil {
-		q.srq.returned = append(q.srq.returned, r)
+	s := q.srq
+	if x, ok := r.Queue.(*SRQ); ok && !x.gone {
+		s = x
+	}
+	if s != nil {
+		s.returned = append(s.returned, r)
 		return
 	}
 	q.recvs.put(r)
@@ -337,6 +341,10 @@ func (n *NIC) RecvDone(owner any, r *transport.RecvWR, i transport.RecvInfo) {
 		e.WCFlags = 0
 	} else if len(i.Inline) > 0 && len(i.Inline) <= hostq.CQEInline {
 		e.InlineLen = uint16(copy(e.Data[:], i.Inline))
+	}
+	if s, ok := r.Queue.(*SRQ); ok {
+		s.sharedDone(&e, r, i.Solicited || i.Status != transport.OK)
+		return
 	}
 	if s := q.srq; s != nil {
 		e.Flags = hostq.CQESRQ

@@ -87,7 +87,9 @@ const (
 	RC QPType = iota
 	UD
 	UC
-	qpTypeNames = "RC,UD,UC"
+	XRCSend // XRC's requesting end, and its responding one: every request names the shared receive queue that it is for
+	XRCRecv
+	qpTypeNames = "RC,UD,UC,XRC_SEND,XRC_RECV"
 )
 
 // String returns the service's name.
@@ -133,6 +135,7 @@ type SendWR struct {
 	RKey       uint32 // BIND_MW: the window's new key
 	Imm        uint32 // immediate, the four bytes as verbs has them (be32), or the rkey to invalidate
 	Slot       uint32 // index in the send queue, as the program counts
+	SRQN       uint32 // XRC: number of the shared receive queue at the other end
 	Flags      uint16
 	Op         Op
 	Fail       Status  // not OK: found bad when fetched; it completes with this status when its turn comes
@@ -146,6 +149,7 @@ type RecvWR struct {
 	SGE    []SGE
 	Length uint32 // sum of SGE lengths
 	Slot   uint32
+	Queue  any    // of XRC: the shared receive queue that it is from; the device's
 	Place  bool   // its bytes go into memory by DMA, also those that the completion has room for
 	Fail   Status // not OK: its list is bad; the SEND that needs it fails (LOC_PROT_ERR here, REM_OP_ERR there)
 }
@@ -216,6 +220,7 @@ type MemOp struct {
 	Result  uint64
 	Off     uint32
 	RKey    uint32
+	SRQN    uint32 // XRC: remote memory is that of this queue's program
 	Chain   uint32 // not 0: once an operation of a chain fails, its later ones in the same call are skipped
 	Kind    MemKind
 	Err     MemErr // out
@@ -250,6 +255,13 @@ type Host interface {
 	QPError(qp any, responder bool, s Status)
 	// Event reports something for people and scripts (plane down, path quarantined, peer restarted).
 	Event(e Event)
+}
+
+// XRCHost is a Host whose NIC has XRC.
+type XRCHost interface {
+	// TakeXRC takes the next receive of the shared receive queue of a number, or nil; known is false when there is no such
+	// queue in the QP's domain. Host.ReturnRecv and RecvDone take it back.
+	TakeXRC(qp any, srqn uint32) (r *RecvWR, known bool)
 }
 
 // EventKind names what an Event is about.

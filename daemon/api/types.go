@@ -102,6 +102,7 @@ type Objects struct {
 	CQs      int `json:"mroce_cqs"`
 	QPs      int `json:"mroce_qps"`
 	SRQs     int `json:"mroce_srqs"`
+	XRCDs    int `json:"mroce_xrcds"`
 	Channels int `json:"mroce_completion_channels"`
 	AHs      int `json:"mroce_address_handles"`
 }

@@ -72,6 +72,7 @@ const (
 	OpDetachMcast Op = 47
 	OpOpenXRCD    Op = 48
 	OpCloseXRCD   Op = 49
+	OpOpenQP      Op = 50
 	OpAllocNullMR Op = 56
 	OpShare       Op = 57
 	OpImport      Op = 58
@@ -155,6 +156,7 @@ const (
 const (
 	CQESend = 1
 	CQESRQ  = 2
+	CQEXRC  = 4
 )
 
 // Memory of the copy thread, and states of its descriptors.

@@ -23,7 +23,8 @@ var goStructs = map[string]reflect.Type{
 	"mr_query_gid": reflect.TypeFor[QueryGID](), "mr_gid_entry": reflect.TypeFor[GIDEntry](),
 	"mr_handle": reflect.TypeFor[Handle](), "mr_destroy_reply": reflect.TypeFor[DestroyReply](),
 	"mr_reg_mr": reflect.TypeFor[RegMR](), "mr_reg_mr_reply": reflect.TypeFor[RegMRReply](), "mr_alloc_mw": reflect.TypeFor[AllocMW](),
-	"mr_create_cq": reflect.TypeFor[CreateCQ](), "mr_create_srq": reflect.TypeFor[CreateSRQ](), "mr_srq_attr": reflect.TypeFor[SRQAttr](),
+	"mr_create_cq": reflect.TypeFor[CreateCQ](), "mr_create_srq": reflect.TypeFor[CreateSRQ](), "mr_create_srq_reply": reflect.TypeFor[CreateSRQReply](), "mr_open_xrcd": reflect.TypeFor[OpenXRCD](), "mr_open_qp": reflect.TypeFor[OpenQP](),
+	"mr_srq_attr":  reflect.TypeFor[SRQAttr](),
 	"mr_create_qp": reflect.TypeFor[CreateQP](), "mr_create_qp_reply": reflect.TypeFor[CreateQPReply](),
 	"mr_ah_attr": reflect.TypeFor[AHAttr](), "mr_modify_qp": reflect.TypeFor[ModifyQP](), "mr_create_ah": reflect.TypeFor[CreateAH](),
 	"mr_mcast":  reflect.TypeFor[Mcast](),
@@ -51,7 +52,7 @@ var goConsts = map[string]uint64{
 	"MR_OP_DESTROY_SRQ": uint64(OpDestroySRQ), "MR_OP_CREATE_QP": uint64(OpCreateQP), "MR_OP_MODIFY_QP": uint64(OpModifyQP),
 	"MR_OP_QUERY_QP": uint64(OpQueryQP), "MR_OP_DESTROY_QP": uint64(OpDestroyQP), "MR_OP_CREATE_AH": uint64(OpCreateAH),
 	"MR_OP_DESTROY_AH": uint64(OpDestroyAH), "MR_OP_ATTACH_MCAST": uint64(OpAttachMcast), "MR_OP_DETACH_MCAST": uint64(OpDetachMcast),
-	"MR_OP_OPEN_XRCD": uint64(OpOpenXRCD), "MR_OP_CLOSE_XRCD": uint64(OpCloseXRCD),
+	"MR_OP_OPEN_XRCD": uint64(OpOpenXRCD), "MR_OP_CLOSE_XRCD": uint64(OpCloseXRCD), "MR_OP_OPEN_QP": uint64(OpOpenQP),
 	"MR_OP_ASSIST": uint64(OpAssist), "MR_ASSIST_DESCS": AssistDescs, "MR_ASSIST_DATA": AssistData, "MR_ASSIST_BYTES": AssistBytes,
 	"MR_ASSIST_POSTED": AssistPosted, "MR_ASSIST_TAKEN": AssistTaken, "MR_ASSIST_DONE": AssistDone, "MR_ASSIST_FAULT": AssistFault,
 	"MR_ASSIST_SKIPPED": AssistSkipped, "MR_ASSIST_CANCELLED": AssistCancelled,
@@ -65,7 +66,7 @@ var goConsts = map[string]uint64{
 	"MR_WR_CMP_SWAP": WRCmpSwap, "MR_WR_FETCH_ADD": WRFetchAdd, "MR_WR_LOCAL_INV": WRLocalInv, "MR_WR_BIND_MW": WRBindMW,
 	"MR_WR_SEND_INV": WRSendInv, "MR_WR_TSO": WRTSO, "MR_WR_ATOMIC_WRITE": WRAtomicWrite,
 	"MR_SEND_FENCE": SendFence, "MR_SEND_SIGNALED": SendSignaled, "MR_SEND_SOLICITED": SendSolicited,
-	"MR_SEND_INLINE": SendInline, "MR_SEND_IP_CSUM": SendIPCsum, "MR_CQE_SEND": CQESend, "MR_CQE_SRQ": CQESRQ,
+	"MR_SEND_INLINE": SendInline, "MR_SEND_IP_CSUM": SendIPCsum, "MR_CQE_SEND": CQESend, "MR_CQE_SRQ": CQESRQ, "MR_CQE_XRC": CQEXRC,
 }
 
 // TestHeader compiles the header and compares sizes, offsets and constants, both ways: nothing may be missing.

@@ -6,7 +6,7 @@ import "unsafe"
 // test holds every one of them to that).
 type Plain interface {
 	Hdr | Hello | HelloReply | List | NIC | ListReply | Open | OpenReply | QueryPort | PortAttr | QueryGID |
-		GIDEntry | Handle | DestroyReply | RegMR | RegMRReply | AllocMW | CreateCQ | CreateSRQ | SRQAttr | CreateQP |
+		GIDEntry | Handle | DestroyReply | RegMR | RegMRReply | AllocMW | CreateCQ | CreateSRQ | CreateSRQReply | OpenXRCD | OpenQP | SRQAttr | CreateQP |
 		CreateQPReply | ModifyQP | CreateAH | Mcast | CompEvent | AsyncEvent | SQE | RQE | CQE | SGE | Assist |
 		CMSetup | CMCreate | CMAddrs | CMArg | CMOption | CMConn | CMInfo | CMEvent | ImportMRReply | DM | Share |
 		Import | ImportReply | ModifyCQ

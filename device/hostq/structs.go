@@ -223,6 +223,28 @@ type CreateSRQ struct {
 	CQ, XRCD uint32
 }
 
+// CreateSRQReply answers CreateSRQ.
+type CreateSRQReply struct {
+	Hdr
+	Handle uint32
+	Num    uint32
+}
+
+// OpenXRCD opens an XRC domain: that of the file that comes as fd 0, or a new one.
+type OpenXRCD struct {
+	Hdr
+	Flags uint32
+	Rsv   uint32
+}
+
+// OpenQP opens a QP of an XRC domain that another program has made.
+type OpenQP struct {
+	Hdr
+	XRCD   uint32
+	QPN    uint32
+	Cookie uint64
+}
+
 // SRQAttr changes or tells the attributes of a shared receive queue.
 type SRQAttr struct {
 	Hdr
@@ -404,7 +426,7 @@ type CQE struct {
 	PkeyIndex, SLID uint16
 	SL, PathBits    uint8
 	InlineLen       uint16
-	Rsv0            uint32
+	SRQ             uint32
 	Timestamp       uint64
 	Rsv1            uint64
 	Data            [CQEInline]byte

@@ -1,4 +1,4 @@
-// Package rocev2 is the RoCEv2 engine: RC with go-back-N and DCQCN, UC, and UD, as IBTA describes them. It speaks to NICs
+// Package rocev2 is the RoCEv2 engine: RC and XRC with go-back-N and DCQCN, UC, and UD, as IBTA describes them. It speaks to NICs
 // and to soft-RoCE that know nothing of MetaRoCE, and is what MetaRoCE is compared with; so it does what a good hardware
 // NIC does. It does no I/O, reads no clock and starts no goroutine.
 //
@@ -27,6 +27,7 @@ import (
 // Engine is the transport of one NIC.
 type Engine struct {
 	host     transport.Host
+	xrc      transport.XRCHost
 	cfg      Config
 	now      mono.Time // the engine's clock: the caller's less the time in which the caller's loop stood still
 	offset   mono.Duration
@@ -64,6 +65,7 @@ func New(cfg Config, host transport.Host) *Engine {
 	cfg.Planes = slices.Clone(cfg.Planes)
 	cfg.setDefaults()
 	e := &Engine{host: host, cfg: cfg, qps: map[uint32]*QP{}, groups: map[netip.Addr][]*QP{}, planes: make([]plane, len(cfg.Planes))}
+	e.xrc, _ = host.(transport.XRCHost)
 	for i := range e.planes {
 		p, c := &e.planes[i], &cfg.Planes[i]
 		p.up = true

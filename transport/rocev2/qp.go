@@ -8,7 +8,6 @@ import (
 	"github.com/metaroce/metaroce/internal/serial"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/cc"
-	"github.com/metaroce/metaroce/transport/wire/ib"
 )
 
 // QPState is the state of a QP as verbs has it.
@@ -335,7 +334,7 @@ func (q *QP) RecvPosted(now mono.Time, _ uint32) {
 func (q *QP) choices(order *[maxPlanes]int, any bool) (n int) {
 	e := q.e
 	for i := range e.planes {
-		if !any && !e.planes[i].up || q.typ != transport.UD && q.mtu+ib.MaxOverhead > e.cfg.Planes[i].PacketMax {
+		if !any && !e.planes[i].up || q.typ != transport.UD && q.mtu+overheadOf(q.typ) > e.cfg.Planes[i].PacketMax {
 			continue
 		}
 		k := n

@@ -151,6 +151,8 @@ func (e *Engine) receive(p *pkt.Packet) {
 		}
 	case q.typ == transport.UC:
 		e.onUC(q, &h, payload)
+	case q.typ == transport.XRCSend && h.Op.IsRequest(), q.typ == transport.XRCRecv && h.Op.IsResponse():
+		e.C.DropType++
 	case h.Op == ib.Ack:
 		e.onAck(q, &h)
 	case h.Op.IsResponse():

@@ -161,7 +161,7 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 	now := q.e.now
 	w := r.wq(r.cur)
 	psn, h := r.next, &j.hdr
-	j.psn, h.PSN = psn, serial.Trunc(psn)
+	j.psn, h.PSN, h.SRQN = psn, serial.Trunc(psn), w.SRQN
 	i := psn - w.first
 	off := uint32(i) * uint32(q.mtu)
 	idle := r.una == r.max

@@ -120,7 +120,7 @@ func (q *QP) fillResponse(j *txJob, op *transport.MemOp) {
 	}
 	if j.n > 0 {
 		j.op = opWanted
-		op.Kind, op.Addr, op.RKey = transport.MemRead, r.va+uint64(off), r.rkey
+		op.Kind, op.Addr, op.RKey, op.SRQN = transport.MemRead, r.va+uint64(off), r.rkey, r.srqn
 	}
 	if r.at++; r.at > r.to {
 		r.replay = false

@@ -24,6 +24,7 @@ type resource struct {
 	start       uint64 // where this answer began
 	length      uint32
 	rkey        uint32
+	srqn        uint32
 	msn         uint32
 	op          ib.Opcode
 	ready       bool // its memory was checked, the atomic has run
@@ -44,7 +45,8 @@ type responder struct {
 	va      uint64
 	length  uint32 // of a WRITE
 	rkey    uint32
-	closing bool // a request found bad at arrival: nothing behind it counts
+	srqn    uint32 // XRC: the queue that the message is for
+	closing bool   // a request found bad at arrival: nothing behind it counts
 
 	res    []resource // ring, by number
 	nres   uint64     // READs and atomics accepted so far
@@ -204,8 +206,9 @@ func (q *QP) packets(n uint32) uint64 {
 // take handles the packet whose turn it is.
 func (q *QP) take(h *ib.Header, payload []byte, psn uint64) {
 	e, s := q.e, &q.rsp
+	known := true
 	if s.recv == nil && (h.Op.IsSend() && h.Op.First() || h.Op == ib.WriteOnlyImm || h.Op == ib.WriteLastImm) && q.inOrder(h) {
-		if s.recv = e.host.TakeRecv(q.owner); s.recv == nil {
+		if s.recv, known = e.nextRecv(q, h); s.recv == nil && known {
 			s.nak, s.nakPSN = ib.RNRNak|ib.Syndrome(s.minRNR&31), psn
 			s.gapAt, s.nakAt, s.ahead = psn, 0, psn // what comes behind it needs no NAK of its own
 			q.answerSoon()
@@ -215,8 +218,11 @@ func (q *QP) take(h *ib.Header, payload []byte, psn uint64) {
 	j := e.in.job(jobRequest, q)
 	j.psn, j.ackReq, j.se, j.last = psn, h.AckReq, h.SE, h.Op.Last()
 	s.exp = psn + 1
+	if h.Op.First() {
+		s.srqn = h.SRQN
+	}
 	switch {
-	case !q.inOrder(h):
+	case !known, !q.inOrder(h):
 		j.syndrome, j.status = ib.NakInvalid, transport.RemInvReqErr
 		j.recv = s.recv
 	case h.Op.IsSend():
@@ -249,6 +255,10 @@ func (q *QP) inOrder(h *ib.Header) bool {
 	s := &q.rsp
 	if h.Op.First() {
 		return s.kind == msgNone
+	}
+	//= MR-COEX-060
+	if h.SRQN != s.srqn {
+		return false
 	}
 	return h.Op.IsSend() && s.kind == msgSend || h.Op.IsWrite() && s.kind == msgWrite
 }
@@ -309,7 +319,7 @@ func (q *QP) takeWrite(j *job, h *ib.Header, payload []byte) {
 	case !q.sized(h, len(payload)) || uint64(off)+uint64(n) > uint64(s.length) || j.last != (s.off == s.length):
 		j.syndrome, j.status = ib.NakInvalid, transport.RemInvReqErr
 	case n > 0:
-		*e.in.op(j) = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: s.va + uint64(off), RKey: s.rkey, Buf: payload, Swap: uint64(s.length - off), Chain: q.chain()}
+		*e.in.op(j) = transport.MemOp{Kind: transport.MemWrite, QP: q.owner, Addr: s.va + uint64(off), RKey: s.rkey, Buf: payload, Swap: uint64(s.length - off), SRQN: s.srqn, Chain: q.chain()}
 	}
 }
 
@@ -329,8 +339,8 @@ func (q *QP) takeRead(j *job, h *ib.Header, psn uint64) {
 	j.res = s.nres
 	s.nres++
 	s.low = max(s.low, s.oldest())
-	*r = resource{first: psn, last: psn, at: psn, start: psn, to: psn, va: h.VA, rkey: h.RKey, length: h.Len, op: h.Op, msn: (s.msn + 1) & (1<<24 - 1)}
-	op := transport.MemOp{QP: q.owner, Addr: h.VA, RKey: h.RKey, Chain: q.qpn}
+	*r = resource{first: psn, last: psn, at: psn, start: psn, to: psn, va: h.VA, rkey: h.RKey, srqn: h.SRQN, length: h.Len, op: h.Op, msn: (s.msn + 1) & (1<<24 - 1)}
+	op := transport.MemOp{QP: q.owner, Addr: h.VA, RKey: h.RKey, SRQN: h.SRQN, Chain: q.qpn}
 	switch h.Op {
 	case ib.ReadRequest:
 		r.last = psn + q.packets(h.Len) - 1

@@ -11,8 +11,12 @@ import (
 
 // serviceOf is the service of a QP's packets.
 func serviceOf(t transport.QPType) ib.Service {
-	if t == transport.UC {
+	switch t {
+	case transport.UC:
 		return ib.UC
+	case transport.XRCSend, transport.XRCRecv:
+		return ib.XRC
+	case transport.RC, transport.UD:
 	}
 	return ib.RC
 }

@@ -54,6 +54,7 @@ type node struct {
 	e    *rocev2.Engine
 	transporttest.Memory
 	qps   []*qp
+	srqs  queues
 	batch *pkt.Batch
 	rx    []pkt.Packet
 	done  []link.Handle
@@ -341,7 +342,7 @@ func (o *options) defaults() {
 
 func (n *node) newQP(t transport.QPType, o options) *qp {
 	q := &qp{n: n}
-	q.QP = n.e.CreateQP(uint32(0x100+len(n.qps))|uint32(n.i)<<16, rocev2.QPConfig{Owner: q, Type: t, SQEntries: o.sq, MaxSendSGE: 4})
+	q.QP = n.e.CreateQP(uint32(0x100+len(n.qps))|uint32(n.i)<<16, rocev2.QPConfig{Owner: q, Type: t, SQEntries: o.sq, MaxSendSGE: 4, SRQ: t == transport.XRCRecv})
 	q.ToInit()
 	n.qps = append(n.qps, q)
 	return q
@@ -374,6 +375,7 @@ type wr struct {
 	compare, swap uint64
 	dest          transport.UDDest
 	fail          transport.Status
+	srqn          uint32
 }
 
 func (q *qp) send(x wr) bool {
@@ -382,7 +384,7 @@ func (q *qp) send(x wr) bool {
 		return false
 	}
 	w.ID, w.Op, w.RemoteAddr, w.RKey, w.Imm, w.Flags, w.Compare, w.Swap, w.Length = x.id, x.op, x.remote, x.key, x.imm, x.flags, x.compare, x.swap, x.n
-	w.Fail = x.fail
+	w.Fail, w.SRQN = x.fail, x.srqn
 	if w.Dest != nil {
 		*w.Dest = x.dest
 	}

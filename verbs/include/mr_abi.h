@@ -75,7 +75,7 @@ enum mr_op {
     MR_OP_RESIZE_CQ = 28,       /* mr_create_cq (handle set) -> mr_hdr; the daemon copies what was not polled, the
                                    indices run on in the new ring; EINVAL when more is waiting than wanted, EBUSY
                                    when more than 65,536 */
-    MR_OP_CREATE_SRQ = 29,      /* mr_create_srq -> mr_handle */
+    MR_OP_CREATE_SRQ = 29,      /* mr_create_srq -> mr_create_srq_reply */
     MR_OP_MODIFY_SRQ = 30,      /* mr_srq_attr -> mr_hdr */
     MR_OP_QUERY_SRQ = 31,       /* mr_handle -> mr_srq_attr */
     MR_OP_DESTROY_SRQ = 32,     /* mr_handle -> mr_destroy_reply */
@@ -88,8 +88,9 @@ enum mr_op {
     MR_OP_DESTROY_AH = 45,   /* mr_handle -> mr_hdr */
     MR_OP_ATTACH_MCAST = 46, /* mr_mcast -> mr_hdr */
     MR_OP_DETACH_MCAST = 47, /* mr_mcast -> mr_hdr; a QP is destroyed only when it is in no group (EBUSY) */
-    MR_OP_OPEN_XRCD = 48,
-    MR_OP_CLOSE_XRCD = 49,
+    MR_OP_OPEN_XRCD = 48,    /* mr_open_xrcd + fd[0] the file, or none -> mr_handle */
+    MR_OP_CLOSE_XRCD = 49,   /* mr_handle -> mr_hdr; EBUSY while the program has QPs or SRQs in it */
+    MR_OP_OPEN_QP = 50,      /* mr_open_qp -> mr_create_qp_reply; then a handle of a QP like any other */
 
     MR_OP_ALLOC_NULL_MR = 56, /* mr_handle (a PD) -> mr_reg_mr_reply */
     MR_OP_SHARE = 57,         /* mr_share; no reply. Sent by who was given the descriptor of this connection and is about
@@ -333,6 +334,24 @@ struct mr_create_srq {
     uint64_t slots;  /* offset of the slots themselves: entries * stride bytes of mr_rqe */
     uint64_t cookie;
     uint32_t cq, xrcd; /* XRC and tag matching */
+};
+
+struct mr_create_srq_reply {
+    struct mr_hdr hdr;
+    uint32_t handle;
+    uint32_t num; /* XRC: the number by which peers name it; else 0 */
+};
+/* ibv_xrcd_init_attr. Programs that have the same file open share its domain; without a file it is the caller's own. */
+struct mr_open_xrcd {
+    struct mr_hdr hdr;
+    uint32_t flags; /* O_CREAT, O_EXCL */
+    uint32_t rsv;
+};
+struct mr_open_qp {
+    struct mr_hdr hdr;
+    uint32_t xrcd;
+    uint32_t qpn;
+    uint64_t cookie; /* as in mr_create_qp */
 };
 
 /* ibv_srq_attr; mask is enum ibv_srq_attr_mask */
@@ -601,13 +620,14 @@ struct mr_cqe {
     uint16_t pkey_index, slid;
     uint8_t sl, path_bits;
     uint16_t inline_len; /* bytes in data: to be copied to the receive's list by the client at poll */
-    uint32_t rsv0;
+    uint32_t srq;       /* MR_CQE_XRC: handle of the shared receive queue, as the QP is of another program */
     uint64_t timestamp; /* ns, CLOCK_MONOTONIC of the daemon's machine */
     uint64_t rsv1;
     uint8_t data[MR_CQE_INLINE];
 };
 #define MR_CQE_SEND 1u /* of the send queue: slot frees the SQ up to and including it */
 #define MR_CQE_SRQ 2u  /* of a shared receive queue */
+#define MR_CQE_XRC 4u  /* of one of an XRC domain: `srq` says which */
 
 /* ============================================================ 3. memory of the copy thread (ASSIST) ===== */
 
@@ -673,6 +693,9 @@ _Static_assert(sizeof(struct mr_import_reply) == 424, "mr_import_reply");
 _Static_assert(sizeof(struct mr_modify_cq) == 24, "mr_modify_cq");
 _Static_assert(sizeof(struct mr_create_cq) == 56, "mr_create_cq");
 _Static_assert(sizeof(struct mr_create_srq) == 72, "mr_create_srq");
+_Static_assert(sizeof(struct mr_create_srq_reply) == 24, "mr_create_srq_reply");
+_Static_assert(sizeof(struct mr_open_xrcd) == 24, "mr_open_xrcd");
+_Static_assert(sizeof(struct mr_open_qp) == 32, "mr_open_qp");
 _Static_assert(sizeof(struct mr_srq_attr) == 40, "mr_srq_attr");
 _Static_assert(sizeof(struct mr_create_qp) == 112, "mr_create_qp");
 _Static_assert(sizeof(struct mr_ah_attr) == 32, "mr_ah_attr");

@@ -284,6 +284,7 @@ struct mr_cq {
     struct mr_cqe *cur; /* extended polling: the entry that the read_* calls look at */
     struct mr_cqe cur_copy;
     bool single_threaded;
+    struct mr_srq *xrc;           /* shared receive queues of XRC domains that complete here (lock) */
     uint32_t comp_got, async_got; /* events the program has been given (table_lock) */
     uint64_t ring_off, ring_len;
     struct mr_pd *from; /* whose memory this is, see mr_pd_alloc */
@@ -335,6 +336,9 @@ struct mr_srq {
     uint8_t *slots;
     uint32_t mask, stride, limit, max_sge, head;
     uint32_t *free, nfree; /* slots that hold no receive: a stack */
+    struct mr_cq *cq;      /* XRC: where its receives complete, */
+    struct mr_srq *next;   /* the next one there, */
+    uint32_t num;          /* and its number as peers name it */
     uint64_t ring_off, ring_len, slots_off, slots_len;
     uint32_t async_got;
     struct mr_pd *from; /* whose memory this is, see mr_pd_alloc */
@@ -344,6 +348,14 @@ MR_HIDDEN_INLINE struct mr_srq *to_srq(struct ibv_srq *s) {
     return (struct mr_srq *)s;
 }
 
+struct mr_xrcd {
+    struct ibv_xrcd ibv;
+    uint32_t handle;
+};
+MR_HIDDEN_INLINE struct mr_xrcd *to_xrcd(struct ibv_xrcd *x) {
+    return (struct mr_xrcd *)x;
+}
+
 struct mr_ah {
     struct ibv_ah ibv;
 };
@@ -351,7 +363,8 @@ struct mr_ah {
 /* cq.c, poll.c */
 int mr_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc);
 int mr_req_notify_cq(struct ibv_cq *ibcq, int solicited_only);
-void mr_cq_clean(struct mr_cq *cq, struct mr_qp *qp); /* drops what a QP left in it; needs the lock */
+void mr_cq_clean(struct mr_cq *cq, struct mr_qp *qp);       /* drops what a QP left in it; needs the lock */
+void mr_cq_clean_srq(struct mr_cq *cq, struct mr_srq *srq); /* the same of an SRQ of an XRC domain */
 void mr_cq_ex_fill(struct mr_cq *cq, uint64_t wc_flags);
 int mr_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);
 struct ibv_cq_ex *mr_create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *attr);
@@ -374,6 +387,11 @@ int mr_query_device_ex(struct ibv_context *c, const struct ibv_query_device_ex_i
 int mr_query_rt_values(struct ibv_context *c, struct ibv_values_ex *v);
 int mr_query_gid_type(struct ibv_context *c, uint8_t port, unsigned index, int *type);
 int mr_gid(struct ibv_context *c, uint32_t port, uint32_t index, struct mr_gid_entry *out);
+
+/* xrc.c */
+struct ibv_xrcd *mr_open_xrcd(struct ibv_context *c, struct ibv_xrcd_init_attr *a);
+int mr_close_xrcd(struct ibv_xrcd *xrcd);
+struct ibv_qp *mr_open_qp(struct ibv_context *c, struct ibv_qp_open_attr *a);
 
 /* ah.c, srq.c */
 void mr_srq_retire(struct mr_srq *srq, uint32_t slot);

@@ -16,6 +16,9 @@ void mr_fill_ops(struct verbs_context *v) {
     v->create_qp_ex = mr_create_qp_ex;
     v->create_srq_ex = mr_create_srq_ex;
     v->get_srq_num = mr_get_srq_num;
+    v->open_xrcd = mr_open_xrcd;
+    v->close_xrcd = mr_close_xrcd;
+    v->open_qp = mr_open_qp;
     v->modify_cq = mr_modify_cq;
     v->alloc_null_mr = mr_alloc_null_mr;
     v->advise_mr = mr_advise_mr;

@@ -87,8 +87,21 @@ static void retire_shared(struct mr_ctx *ctx, struct mr_srq *srq, const struct m
     mr_srq_retire(srq, e->slot);
 }
 
+/* The QP may be another program's, so these completions name their queue. */
+static struct mr_srq *xrc_queue(struct mr_cq *cq, uint32_t handle) {
+    struct mr_srq *q = cq->xrc;
+    while (q && q->ibv.handle != handle)
+        q = q->next;
+    return q;
+}
+
 /* What a completion means for the queue it came from. */
-static void retire(struct mr_ctx *ctx, const struct mr_cqe *e) {
+static void retire(struct mr_cq *cq, const struct mr_cqe *e) {
+    struct mr_ctx *ctx = to_ctx(cq->ibv.context);
+    if (e->flags & MR_CQE_XRC) {
+        retire_shared(ctx, xrc_queue(cq, e->srq), e, true);
+        return;
+    }
     struct mr_qp *qp = mr_qp_find(ctx, e->qpn);
     if (!qp)
         return;
@@ -152,7 +165,7 @@ int mr_poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc) {
     for (; got < n && (uint32_t)got < have; got++, cons++) {
         const struct mr_cqe *e = entry(cq, cons);
         to_wc(&wc[got], e);
-        retire(ctx, e);
+        retire(cq, e);
     }
     if (got) {
         set_cons(cq, cons);
@@ -185,11 +198,23 @@ void mr_cq_clean(struct mr_cq *cq, struct mr_qp *qp) {
     uint32_t cons = atomic_load_explicit(&cq->cons, memory_order_relaxed), n = filled(cq, cons), to = cons + n;
     for (uint32_t i = cons + n; i != cons; i--) {
         struct mr_cqe *e = entry(cq, i - 1);
-        if (e->qpn == qp->ibv.qp_base.qp_num) {
+        if (e->qpn == qp->ibv.qp_base.qp_num && !(e->flags & MR_CQE_XRC)) {
             if (e->flags & MR_CQE_SRQ)
                 retire_shared(qp->ctx, to_srq(qp->ibv.qp_base.srq), e, false);
             continue;
         }
+        if (--to != i - 1)
+            *entry(cq, to) = *e;
+    }
+    set_cons(cq, to);
+}
+
+void mr_cq_clean_srq(struct mr_cq *cq, struct mr_srq *srq) {
+    uint32_t cons = atomic_load_explicit(&cq->cons, memory_order_relaxed), n = filled(cq, cons), to = cons + n;
+    for (uint32_t i = cons + n; i != cons; i--) {
+        struct mr_cqe *e = entry(cq, i - 1);
+        if ((e->flags & MR_CQE_XRC) && e->srq == srq->ibv.handle)
+            continue;
         if (--to != i - 1)
             *entry(cq, to) = *e;
     }
@@ -206,7 +231,7 @@ static int look(struct mr_cq *cq) {
     cq->cur = entry(cq, cons);
     cq->ibv.status = (enum ibv_wc_status)cq->cur->status;
     cq->ibv.wr_id = cq->cur->wr_id;
-    retire(to_ctx(cq->ibv.context), cq->cur);
+    retire(cq, cq->cur);
     return 0;
 }
 

@@ -77,12 +77,39 @@ static uint64_t send_ops_of(enum ibv_qp_type t) {
     const uint64_t rc = uc | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_READ |
                         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
                         IBV_QP_EX_WITH_ATOMIC_WRITE;
-    return t == IBV_QPT_RC ? rc : t == IBV_QPT_UC ? uc : t == IBV_QPT_UD ? ud : 0;
+    return t == IBV_QPT_RC || t == IBV_QPT_XRC_SEND ? rc : t == IBV_QPT_UC ? uc : t == IBV_QPT_UD ? ud : 0;
+}
+
+/* XRC has the two directions in two QPs: one sends and has no receives, the other has no queues at all. */
+static bool sends(enum ibv_qp_type t) {
+    return t != IBV_QPT_XRC_RECV;
+}
+
+static bool receives(enum ibv_qp_type t) {
+    return t != IBV_QPT_XRC_RECV && t != IBV_QPT_XRC_SEND;
+}
+
+/* What a QP of this type has no use for is not looked at. */
+static void drop_unused(struct ibv_qp_init_attr_ex *a) {
+    if (!receives(a->qp_type)) {
+        a->recv_cq = NULL;
+        a->srq = NULL;
+        a->cap.max_recv_wr = a->cap.max_recv_sge = 0;
+    }
+    if (!sends(a->qp_type)) {
+        a->send_cq = NULL;
+        a->pd = NULL;
+        a->cap = (struct ibv_qp_cap){0};
+    } else {
+        a->xrcd = NULL;
+    }
 }
 
 static int check_caps(struct mr_ctx *ctx, const struct ibv_qp_init_attr_ex *a) {
     const struct ibv_qp_cap *c = &a->cap;
-    if (!a->send_cq || !a->recv_cq || a->send_cq->context != &ctx->v.context || a->recv_cq->context != &ctx->v.context)
+    if (sends(a->qp_type) && (!a->send_cq || a->send_cq->context != &ctx->v.context))
+        return EINVAL;
+    if (receives(a->qp_type) && (!a->recv_cq || a->recv_cq->context != &ctx->v.context))
         return EINVAL;
     if (c->max_send_wr > ctx->attr.max_qp_wr || c->max_send_sge > ctx->attr.max_sge ||
         c->max_inline_data > ctx->attr.max_inline || c->max_send_sge > MR_MAX_SGE || c->max_inline_data > MR_MAX_INLINE)
@@ -97,6 +124,8 @@ static int check_caps(struct mr_ctx *ctx, const struct ibv_qp_init_attr_ex *a) {
 
 static int make_queues(struct mr_ctx *ctx, struct mr_qp *qp, const struct ibv_qp_init_attr_ex *a) {
     const struct ibv_qp_cap *c = &a->cap;
+    if (!sends(a->qp_type))
+        return 0;
     uint32_t list = c->max_send_sge * (uint32_t)sizeof(struct mr_sge);
     uint32_t stride =
         round64((uint32_t)sizeof(struct mr_sqe) + (list > c->max_inline_data ? list : c->max_inline_data));
@@ -105,7 +134,7 @@ static int make_queues(struct mr_ctx *ctx, struct mr_qp *qp, const struct ibv_qp
     qp->max_inline = stride - (uint32_t)sizeof(struct mr_sqe);
     if (qp->max_inline > ctx->attr.max_inline)
         qp->max_inline = ctx->attr.max_inline;
-    if (err || a->srq) /* with a shared receive queue the receive sizes are not looked at */
+    if (err || a->srq || !receives(a->qp_type)) /* with a shared receive queue the receive sizes are not looked at */
         return err;
     stride = round64((uint32_t)(sizeof(struct mr_rqe) + c->max_recv_sge * sizeof(struct mr_sge)));
     return wq_make(ctx, &qp->rq, c->max_recv_wr, c->max_recv_sge, stride);
@@ -114,10 +143,11 @@ static int make_queues(struct mr_ctx *ctx, struct mr_qp *qp, const struct ibv_qp
 /* Tells the daemon. table_lock is held, so that a number is not used again while its predecessor is cleaned up. */
 static int send_create(struct mr_ctx *ctx, struct mr_qp *qp, const struct ibv_qp_init_attr_ex *a,
                        struct mr_create_qp_reply *rep) {
-    struct mr_create_qp req = {.pd = a->pd->handle,
+    struct mr_create_qp req = {.pd = a->pd ? a->pd->handle : 0,
                                .type = a->qp_type,
-                               .send_cq = a->send_cq->handle,
-                               .recv_cq = a->recv_cq->handle,
+                               .send_cq = a->send_cq ? a->send_cq->handle : 0,
+                               .recv_cq = a->recv_cq ? a->recv_cq->handle : 0,
+                               .xrcd = a->xrcd ? to_xrcd(a->xrcd)->handle : 0,
                                .srq = a->srq ? a->srq->handle : 0,
                                .sq_entries = qp->sq.ring ? qp->sq.mask + 1 : 0,
                                .sq_stride = qp->sq.ring ? qp->sq.stride : 0,
@@ -137,7 +167,7 @@ static int send_create(struct mr_ctx *ctx, struct mr_qp *qp, const struct ibv_qp
 
 static void describe(struct mr_qp *qp, struct ibv_qp_init_attr_ex *a, const struct mr_create_qp_reply *rep) {
     struct ibv_qp *b = &qp->ibv.qp_base;
-    b->context = a->pd->context;
+    b->context = &qp->ctx->v.context;
     b->qp_context = a->qp_context;
     b->pd = a->pd;
     b->send_cq = a->send_cq;
@@ -159,8 +189,12 @@ static void describe(struct mr_qp *qp, struct ibv_qp_init_attr_ex *a, const stru
     a->cap = qp->cap;
 }
 
-static struct mr_qp *make_qp(struct ibv_qp_init_attr_ex *a) {
-    struct mr_ctx *ctx = to_ctx(a->pd->context);
+/* Finds the QP of a completion: not one whose receives complete elsewhere, and of which a program may have several. */
+static int make_known(struct mr_ctx *ctx, uint32_t qpn, struct mr_qp *qp) {
+    return sends(qp->ibv.qp_base.qp_type) ? table_set(ctx, qpn, qp) : 0;
+}
+
+static struct mr_qp *make_qp(struct mr_ctx *ctx, struct ibv_qp_init_attr_ex *a) {
     struct mr_create_qp_reply rep;
     int err = check_caps(ctx, a);
     struct mr_pd *from = NULL;
@@ -169,6 +203,7 @@ static struct mr_qp *make_qp(struct ibv_qp_init_attr_ex *a) {
     if (!qp)
         return mr_null(err ? err : ENOMEM);
     qp->ctx = ctx;
+    qp->ibv.qp_base.qp_type = a->qp_type;
     qp->from = from;
     err = make_queues(ctx, qp, a);
     if (!err) {
@@ -176,7 +211,7 @@ static struct mr_qp *make_qp(struct ibv_qp_init_attr_ex *a) {
         mr_name_add(ctx, &qp->name, MR_KIND_QP);
         err = send_create(ctx, qp, a, &rep);
         if (!err) {
-            err = table_set(ctx, rep.qpn, qp);
+            err = make_known(ctx, rep.qpn, qp);
             if (err)
                 mr_free_handle(ctx, MR_OP_DESTROY_QP, rep.handle);
         }
@@ -200,7 +235,10 @@ MR_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_att
     memcpy(&a, attr, sizeof *attr);
     a.comp_mask = IBV_QP_INIT_ATTR_PD;
     a.pd = pd;
-    struct mr_qp *qp = make_qp(&a);
+    if (!sends(a.qp_type)) /* needs a domain */
+        return mr_null(EINVAL);
+    drop_unused(&a);
+    struct mr_qp *qp = make_qp(to_ctx(pd->context), &a);
     if (!qp)
         return NULL;
     attr->cap = a.cap;
@@ -208,17 +246,26 @@ MR_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_att
 }
 
 struct ibv_qp *mr_create_qp_ex(struct ibv_context *c, struct ibv_qp_init_attr_ex *a) {
-    const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const uint32_t known =
+        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const uint32_t belongs = sends(a->qp_type) ? IBV_QP_INIT_ATTR_PD : IBV_QP_INIT_ATTR_XRCD;
     if ((a->comp_mask & ~known) || ((a->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && a->create_flags))
         return mr_null(EOPNOTSUPP);
-    if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd || a->pd->context != c)
+    if (!(a->comp_mask & belongs) || (a->comp_mask & (IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD)) != belongs)
+        return mr_null(EINVAL);
+    if (sends(a->qp_type) ? !a->pd || a->pd->context != c : !a->xrcd || a->xrcd->context != c)
         return mr_null(EINVAL);
     bool ex = a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if (ex && (a->send_ops_flags & ~send_ops_of(a->qp_type)))
         return mr_null(EOPNOTSUPP);
-    struct mr_qp *qp = make_qp(a);
+    struct ibv_qp_init_attr_ex want = {0};
+    size_t upto = offsetof(struct ibv_qp_init_attr_ex, create_flags); /* older programs have no more */
+    memcpy(&want, a, upto);
+    drop_unused(&want);
+    struct mr_qp *qp = make_qp(to_ctx(c), &want);
     if (!qp)
         return NULL;
+    a->cap = want.cap;
     qp->is_ex = ex;
     qp->send_ops = ex ? a->send_ops_flags : 0;
     return &qp->ibv.qp_base;
@@ -297,7 +344,10 @@ static void attr_from_abi(struct ibv_qp_attr *a, const struct mr_modify_qp *m) {
 /* Takes what a QP left out of its CQs, and the QP out of the table if it ends: nobody polls meanwhile. */
 static void clean_cqs(struct mr_qp *qp, bool ends) {
     struct ibv_qp *b = &qp->ibv.qp_base;
-    struct mr_cq *s = to_cq(b->send_cq), *r = to_cq(b->recv_cq);
+    if (!b->send_cq) { /* it had nothing in any, and is not in the table */
+        return;
+    }
+    struct mr_cq *s = to_cq(b->send_cq), *r = b->recv_cq ? to_cq(b->recv_cq) : s;
     struct mr_cq *first = s < r ? s : r, *second = s < r ? r : s;
     pthread_mutex_lock(&first->lock);
     if (second != first)

@@ -48,9 +48,31 @@ static struct mr_srq *make(struct mr_ctx *ctx, struct ibv_pd *pd, const struct i
     return q;
 }
 
-static struct ibv_srq *create(struct ibv_pd *pd, void *srq_context, struct ibv_srq_attr *a) {
+/* Where an SRQ of an XRC domain is found when a completion names it. */
+static void join_cq(struct mr_srq *q, struct mr_cq *cq) {
+    q->cq = cq;
+    pthread_mutex_lock(&cq->lock);
+    q->next = cq->xrc;
+    cq->xrc = q;
+    pthread_mutex_unlock(&cq->lock);
+}
+
+static void leave_cq(struct mr_srq *q) {
+    pthread_mutex_lock(&q->cq->lock);
+    mr_cq_clean_srq(q->cq, q);
+    for (struct mr_srq **p = &q->cq->xrc; *p; p = &(*p)->next)
+        if (*p == q) {
+            *p = q->next;
+            break;
+        }
+    pthread_mutex_unlock(&q->cq->lock);
+}
+
+/* xrcd and cq: of an XRC domain, else NULL. */
+static struct ibv_srq *create(struct ibv_pd *pd, void *srq_context, struct ibv_srq_attr *a, struct ibv_xrcd *xrcd,
+                              struct ibv_cq *cq) {
     struct mr_ctx *ctx = to_ctx(pd->context);
-    struct mr_handle rep;
+    struct mr_create_srq_reply rep;
 
     if (!a->max_wr || a->max_wr > ctx->attr.max_srq_wr || a->max_sge > ctx->attr.max_srq_sge)
         return mr_null(EINVAL);
@@ -60,6 +82,9 @@ static struct ibv_srq *create(struct ibv_pd *pd, void *srq_context, struct ibv_s
     pthread_mutex_lock(&ctx->table_lock);
     mr_name_add(ctx, &q->name, MR_KIND_SRQ);
     struct mr_create_srq req = {.pd = pd->handle,
+                                .type = xrcd ? IBV_SRQT_XRC : IBV_SRQT_BASIC,
+                                .xrcd = xrcd ? to_xrcd(xrcd)->handle : 0,
+                                .cq = cq ? cq->handle : 0,
                                 .entries = q->mask + 1,
                                 .max_sge = q->max_sge,
                                 .stride = q->stride,
@@ -78,6 +103,9 @@ static struct ibv_srq *create(struct ibv_pd *pd, void *srq_context, struct ibv_s
     q->ibv.srq_context = srq_context;
     q->ibv.pd = pd;
     q->ibv.handle = rep.handle;
+    q->num = rep.num;
+    if (xrcd)
+        join_cq(q, to_cq(cq));
     pthread_mutex_init(&q->ibv.mutex, NULL);
     pthread_cond_init(&q->ibv.cond, NULL);
     a->max_wr = q->limit;
@@ -86,16 +114,23 @@ static struct ibv_srq *create(struct ibv_pd *pd, void *srq_context, struct ibv_s
 }
 
 MR_EXPORT struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr) {
-    return create(pd, attr->srq_context, &attr->attr);
+    return create(pd, attr->srq_context, &attr->attr, NULL, NULL);
 }
 
 struct ibv_srq *mr_create_srq_ex(struct ibv_context *c, struct ibv_srq_init_attr_ex *a) {
-    const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-    if ((a->comp_mask & ~known) || ((a->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) && a->srq_type != IBV_SRQT_BASIC))
+    const uint32_t of_xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    const uint32_t known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | of_xrc;
+    enum ibv_srq_type type = a->comp_mask & IBV_SRQ_INIT_ATTR_TYPE ? a->srq_type : IBV_SRQT_BASIC;
+    bool xrc = type == IBV_SRQT_XRC;
+    if ((a->comp_mask & ~known) || (type != IBV_SRQT_BASIC && !xrc))
         return mr_null(EOPNOTSUPP);
     if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !a->pd || a->pd->context != c)
         return mr_null(EINVAL);
-    return create(a->pd, a->srq_context, &a->attr);
+    if ((a->comp_mask & of_xrc) != (xrc ? of_xrc : 0))
+        return mr_null(EINVAL);
+    if (xrc && (!a->xrcd || a->xrcd->context != c || !a->cq || a->cq->context != c))
+        return mr_null(EINVAL);
+    return create(a->pd, a->srq_context, &a->attr, xrc ? a->xrcd : NULL, xrc ? a->cq : NULL);
 }
 
 MR_EXPORT int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask) {
@@ -131,6 +166,8 @@ MR_EXPORT int ibv_destroy_srq(struct ibv_srq *srq) {
     pthread_mutex_unlock(&ctx->table_lock);
     if (err)
         return mr_err(err);
+    if (q->cq && !ctx->forked)
+        leave_cq(q);
     if (!ctx->forked)
         mr_wait_acked(&srq->mutex, &srq->cond, &srq->events_completed, async);
     drop(q);
@@ -138,8 +175,10 @@ MR_EXPORT int ibv_destroy_srq(struct ibv_srq *srq) {
 }
 
 int mr_get_srq_num(struct ibv_srq *srq, uint32_t *num) {
-    (void)srq, (void)num;
-    return mr_err(EOPNOTSUPP); /* XRC only */
+    if (!to_srq(srq)->cq)
+        return mr_err(EOPNOTSUPP); /* only those of an XRC domain have one */
+    *num = to_srq(srq)->num;
+    return 0;
 }
 
 /* A completion was polled: its slot may be used again. One that is free already is the daemon's mistake. */

@@ -109,6 +109,7 @@ void cancelled_threads(void);
 void closed_under_waiter(void);
 void resize_while_armed(void);
 void uc_rules(void);
+void xrc_rules(void);
 void on_demand(void);
 void on_demand_gone(void);
 void advice(void);

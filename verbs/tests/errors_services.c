@@ -4,6 +4,9 @@
  */
 #include "errors.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 static struct ibv_qp *qp_of(struct end *e, enum ibv_qp_type type) {
     struct ibv_qp_init_attr a = {.send_cq = e->cq,
                                  .recv_cq = e->cq,
@@ -76,5 +79,107 @@ void uc_rules(void) {
     x.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
     qp = ibv_create_qp_ex(e.ctx, &x);
     CHECK(qp && !ibv_destroy_qp(qp), "extended QP of UC: %m");
+    end_close(&e);
+}
+
+static struct ibv_srq_init_attr_ex xrc_queue(struct end *e, struct ibv_xrcd *x) {
+    return (struct ibv_srq_init_attr_ex){.attr = {.max_wr = 4, .max_sge = 1},
+                                         .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD |
+                                                      IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ,
+                                         .srq_type = IBV_SRQT_XRC,
+                                         .pd = e->pd,
+                                         .xrcd = x,
+                                         .cq = e->cq};
+}
+
+static void xrcd_rules(struct end *e, int file) {
+    const uint32_t both = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    const struct {
+        struct ibv_xrcd_init_attr a;
+        int err;
+    } bad[] = {{{.comp_mask = IBV_XRCD_INIT_ATTR_FD, .fd = file, .oflags = O_CREAT}, EINVAL},
+               {{.comp_mask = IBV_XRCD_INIT_ATTR_OFLAGS, .fd = file, .oflags = O_CREAT}, EINVAL},
+               {{.comp_mask = both | 1u << 7, .fd = file, .oflags = O_CREAT}, EOPNOTSUPP},
+               {{.comp_mask = both, .fd = 1000, .oflags = O_CREAT}, EBADF},
+               {{.comp_mask = both, .fd = file, .oflags = 0}, EAGAIN}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct ibv_xrcd_init_attr a = bad[i].a;
+        FAILS_NULL(ibv_open_xrcd(e->ctx, &a), bad[i].err);
+    }
+    struct ibv_xrcd_init_attr a = {.comp_mask = both, .fd = file, .oflags = O_CREAT | O_EXCL};
+    struct ibv_xrcd *x = ibv_open_xrcd(e->ctx, &a), *y;
+    CHECK(x, "open: %m");
+    FAILS_NULL(ibv_open_xrcd(e->ctx, &a), EINVAL);
+    a.oflags = 0;
+    CHECK((y = ibv_open_xrcd(e->ctx, &a)), "open again: %m");
+    CHECK(!ibv_close_xrcd(x) && !ibv_close_xrcd(y), "close: %m");
+    FAILS_NULL(ibv_open_xrcd(e->ctx, &a), EAGAIN);
+}
+
+/* What the ends, the queue and the domain of XRC are not, or not without one another. */
+void xrc_rules(void) {
+    struct end e;
+    end_open(&e, &opt, &usual);
+    char name[] = "/tmp/mr_errors.XXXXXX";
+    int file = mkstemp(name);
+    MUST(file >= 0 && !unlink(name), "file: %m");
+    xrcd_rules(&e, file);
+    struct ibv_xrcd_init_attr xa = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+    struct ibv_xrcd *x = ibv_open_xrcd(e.ctx, &xa);
+    MUST(x, "a domain of one's own: %m");
+
+    struct ibv_srq_init_attr_ex s = xrc_queue(&e, x);
+    s.cq = NULL;
+    FAILS_NULL(ibv_create_srq_ex(e.ctx, &s), EINVAL);
+    s = xrc_queue(&e, NULL);
+    FAILS_NULL(ibv_create_srq_ex(e.ctx, &s), EINVAL);
+    s = xrc_queue(&e, x);
+    s.comp_mask &= ~(uint32_t)IBV_SRQ_INIT_ATTR_XRCD;
+    FAILS_NULL(ibv_create_srq_ex(e.ctx, &s), EINVAL);
+    s = xrc_queue(&e, x);
+    struct ibv_srq *srq = ibv_create_srq_ex(e.ctx, &s);
+    uint32_t num = 0;
+    CHECK(srq && !ibv_get_srq_num(srq, &num) && num && num < 1u << 24, "queue %u: %m", num);
+    struct ibv_srq_init_attr plain = {.attr = {.max_wr = 4, .max_sge = 1}};
+    struct ibv_srq *basic = ibv_create_srq(e.pd, &plain);
+    FAILS(ibv_get_srq_num(basic, &num), EOPNOTSUPP);
+    CHECK(!ibv_destroy_srq(basic), "destroy: %m");
+
+    struct ibv_qp_init_attr_ex q = {
+        .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = e.pd, .xrcd = x};
+    FAILS_NULL(ibv_create_qp_ex(e.ctx, &q), EINVAL);
+    FAILS_NULL(qp_of(&e, IBV_QPT_XRC_RECV), EINVAL);
+    q.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+    struct ibv_qp *rq = ibv_create_qp_ex(e.ctx, &q), *sq = qp_of(&e, IBV_QPT_XRC_SEND);
+    MUST(rq && sq, "ends: %m");
+    struct wr w = {.op = IBV_WR_SEND, .local = (uintptr_t)e.buf, .lkey = e.mr->lkey, .len = 8};
+    MUST(!qp_to_init(rq, ALL_ACCESS) && !qp_to_init(sq, 0), "to INIT: %m");
+    FAILS(post(rq, &w, 1), EINVAL);
+    struct ibv_recv_wr r = {.num_sge = 0}, *bad = NULL;
+    FAILS(ibv_post_recv(rq, &r, &bad), EINVAL);
+    FAILS(ibv_post_recv(sq, &r, &bad), EINVAL);
+
+    struct ibv_qp_open_attr o = {.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
+                                 .qp_num = rq->qp_num,
+                                 .xrcd = x,
+                                 .qp_type = IBV_QPT_RC};
+    FAILS_NULL(ibv_open_qp(e.ctx, &o), EINVAL);
+    o.qp_type = IBV_QPT_XRC_RECV;
+    o.qp_num = sq->qp_num;
+    FAILS_NULL(ibv_open_qp(e.ctx, &o), EINVAL);
+    o.qp_num = rq->qp_num;
+    o.comp_mask &= ~(uint32_t)IBV_QP_OPEN_ATTR_TYPE;
+    FAILS_NULL(ibv_open_qp(e.ctx, &o), EINVAL);
+    o.comp_mask |= IBV_QP_OPEN_ATTR_TYPE;
+    struct ibv_qp *again = ibv_open_qp(e.ctx, &o);
+    CHECK(again && again->qp_num == rq->qp_num && state(again) == IBV_QPS_INIT, "open: %m");
+    CHECK(!ibv_destroy_qp(rq) && state(again) == IBV_QPS_INIT, "it lives on: %m");
+
+    FAILS(ibv_close_xrcd(x), EBUSY);
+    FAILS(ibv_destroy_cq(e.cq), EBUSY);
+    FAILS(ibv_dealloc_pd(e.pd), EBUSY);
+    CHECK(!ibv_destroy_qp(again) && !ibv_destroy_qp(sq) && !ibv_destroy_srq(srq) && !ibv_close_xrcd(x), "ends: %m");
+    close(file);
     end_close(&e);
 }

@@ -43,6 +43,7 @@ run 60 "$bin/mr_threads" -n $((n / 10))
 run 200 "$bin/mr_errors"
 run 60 "$bin/mr_ud" -n $n
 run 120 "$bin/mr_srq" --loop -n $((n * 5))
+run 120 "$bin/mr_xrc" -n $n
 run 200 "$bin/mr_fuzzring" -n $((n / 5))
 run 60 "$bin/mr_assist" -n $n
 
@@ -63,5 +64,6 @@ start_daemon rocev2,auto
 run 120 "$bin/mr_integrity" --loop -n $((n / 4)) --seed 2
 run 120 "$bin/mr_flag" --loop -n $n -s 16K
 run 120 "$bin/mr_srq" --loop -n $n
+run 120 "$bin/mr_xrc" -n $n
 run 200 "$bin/mr_errors"
 exit $failed

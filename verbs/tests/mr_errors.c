@@ -163,6 +163,7 @@ static const struct {
     CASE(moderation),
     CASE(extended_cq),
     CASE(uc_rules),
+    CASE(xrc_rules),
 };
 
 int main(int argc, char **argv) {

@@ -214,11 +214,11 @@ static void wrong(struct world *w) {
     uint32_t num;
     MUST(ibv_get_srq_num(w->srq, &num) == EOPNOTSUPP, "the number of an SRQ that is no XRC one");
     struct ibv_srq_init_attr_ex x = {.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD,
-                                     .srq_type = IBV_SRQT_XRC,
+                                     .srq_type = IBV_SRQT_TM,
                                      .pd = w->e.pd,
                                      .attr = {.max_wr = 1, .max_sge = 2}};
     errno = 0;
-    MUST(!ibv_create_srq_ex(w->e.ctx, &x) && errno == EOPNOTSUPP, "XRC: %m");
+    MUST(!ibv_create_srq_ex(w->e.ctx, &x) && errno == EOPNOTSUPP, "tag matching: %m");
     x.srq_type = IBV_SRQT_BASIC;
     struct ibv_srq *q = ibv_create_srq_ex(w->e.ctx, &x);
     MUST(q && q->pd == w->e.pd, "extended: %m");

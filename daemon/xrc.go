@@ -1,0 +1,64 @@
+package daemon
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/metaroce/metaroce/device"
+	"github.com/metaroce/metaroce/device/hostq"
+	"github.com/metaroce/metaroce/internal/mono"
+)
+
+// doOpenXRCD opens the XRC domain of a file: who can open the file may share the domain. The descriptor is kept, so that
+// the file's number is nobody else's as long as the domain is open.
+func doOpenXRCD(c *client, m *hostq.OpenXRCD, fds []int) (a answer) {
+	if !c.opened || len(fds) > 1 {
+		return answer{err: unix.EINVAL}
+	}
+	key, keep := device.Inode{}, -1
+	if len(fds) == 1 {
+		var st unix.Stat_t
+		if err := unix.Fstat(fds[0], &st); err != nil || st.Ino == 0 {
+			return answer{err: unix.EBADF}
+		}
+		key = device.Inode{Dev: st.Dev, Ino: st.Ino}
+		fd, err := unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return answer{err: err}
+		}
+		keep = fd
+	}
+	var h uint32
+	a.err = unix.EIO
+	c.d.OnLoop(func(mono.Time) {
+		if c.ctx == nil || c.ctx.Dead {
+			return
+		}
+		if h, a.err = c.ctx.OpenXRCD(m, key); a.err == nil {
+			c.xrcds[h] = keep
+		}
+	})
+	if a.err != nil {
+		closeAll([]int{keep})
+		return a
+	}
+	a.msg, a.err = handle(h)
+	return a
+}
+
+func doCloseXRCD(c *client, m *hostq.Handle, _ mono.Time) ([]byte, error) {
+	if err := c.ctx.CloseXRCD(m.Handle); err != nil {
+		return nil, err
+	}
+	closeAll([]int{c.xrcds[m.Handle]})
+	delete(c.xrcds, m.Handle)
+	return header()
+}
+
+func doOpenQP(c *client, m *hostq.OpenQP, _ mono.Time) ([]byte, error) {
+	q, err := c.ctx.OpenQP(m)
+	if err != nil {
+		return nil, err
+	}
+	r := hostq.CreateQPReply{Handle: q.Handle(), QPN: q.QPN()}
+	return hostq.Bytes(&r), nil
+}
