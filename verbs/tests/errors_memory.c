@@ -35,14 +35,26 @@ static enum ibv_wc_status write_to(struct pair *p, uint64_t remote, uint32_t rke
     return next(&p->a, NULL);
 }
 
+/* Where the daemon goes around the rights of pages (DMA mode 2), there is no on-demand paging, and that is said. */
+static bool pages_on_demand(struct end *e) {
+    struct ibv_device_attr_ex ex;
+    MUST(!ibv_query_device_ex(e->ctx, NULL, &ex), "query_device_ex: %m");
+    if (ex.odp_caps.general_caps == (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT))
+        return true;
+    CHECK(!ex.odp_caps.general_caps, "capabilities %llx", (unsigned long long)ex.odp_caps.general_caps);
+    FAILS_NULL(ibv_reg_mr(e->pd, NULL, SIZE_MAX, ODP(ALL_ACCESS)), EOPNOTSUPP);
+    FAILS_NULL(ibv_reg_mr(e->pd, e->buf, PAGE, ODP(ALL_ACCESS)), EOPNOTSUPP);
+    return false;
+}
+
 /* The registration is good for what is mapped when it is used. */
 void on_demand(void) {
     struct pair p;
     pair_usual(&p);
-    struct ibv_device_attr_ex ex;
-    MUST(!ibv_query_device_ex(p.b.ctx, NULL, &ex), "query_device_ex: %m");
-    CHECK((ex.odp_caps.general_caps & IBV_ODP_SUPPORT) && (ex.odp_caps.general_caps & IBV_ODP_SUPPORT_IMPLICIT),
-          "caps");
+    if (!pages_on_demand(&p.b)) {
+        pair_close(&p);
+        return;
+    }
     FAILS_NULL(ibv_reg_mr(p.b.pd, NULL, SIZE_MAX, ALL_ACCESS), EFAULT);
     FAILS_NULL(ibv_reg_mr(p.b.pd, p.b.buf, SIZE_MAX, ODP(ALL_ACCESS)), EINVAL);
     FAILS_NULL(ibv_reg_mr(p.b.pd, NULL, SIZE_MAX, ODP(ALL_ACCESS | IBV_ACCESS_HUGETLB)), EINVAL);
@@ -80,6 +92,10 @@ void on_demand(void) {
 void on_demand_gone(void) {
     struct pair p;
     pair_usual(&p);
+    if (!pages_on_demand(&p.b)) {
+        pair_close(&p);
+        return;
+    }
     struct ibv_mr *all = ibv_reg_mr(p.b.pd, NULL, SIZE_MAX, ODP(ALL_ACCESS));
     uint8_t *m = pages(1, PROT_READ | PROT_WRITE);
     MUST(all, "implicit region: %m");
@@ -93,6 +109,10 @@ void on_demand_gone(void) {
 void advice(void) {
     struct end e;
     end_open(&e, &opt, &usual);
+    if (!pages_on_demand(&e)) {
+        end_close(&e);
+        return;
+    }
     struct ibv_pd *other = ibv_alloc_pd(e.ctx);
     uint8_t *m = pages(8, PROT_READ | PROT_WRITE), *ro = pages(1, PROT_READ);
     struct ibv_mr *mr = ibv_reg_mr(e.pd, m, 8 * PAGE, ODP(ALL_ACCESS));
