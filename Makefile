@@ -9,7 +9,7 @@ GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main
 PREFIX  ?= /usr/local
 B       := build
 
-.PHONY: build vopr demo test test-all test-interop test-clients bench lint install uninstall clean help need-go fmt generate
+.PHONY: build vopr demo test test-all test-interop test-clients bench bench-mpi lint install uninstall clean help need-go fmt generate
 
 build: need-go $(B)/bin/nicemu $(B)/bin/mroce ## build everything into build/: bin/nicemu, bin/mroce, lib/libibverbs.so.1, lib/librdmacm.so.1, tests/*
 	@$(MAKE) --no-print-directory -C verbs
@@ -52,6 +52,11 @@ bench: ## throughput and latency beside TCP on the same machine; table on the sc
 	@bash ci/deps.sh test
 	@$(MAKE) -s build
 	@$$(sh ci/find-go.sh) run ./tools/bench -bin $(B)/bin/nicemu -o $(B)/bench.json
+
+bench-mpi: ## collective operations of MPI over our NIC, beside the same mpirun over TCP; table on the screen, JSON in build/bench-mpi.json
+	@bash ci/deps.sh test
+	@$(MAKE) -s build
+	@$$(sh ci/find-go.sh) run ./tools/bench -mpi -bin $(B)/bin/nicemu
 
 SEED  ?= 1
 SEEDS ?= 2000

@@ -4,7 +4,6 @@ package clients
 
 import (
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -35,22 +34,9 @@ func mpi() *suite {
 	return s
 }
 
-// compiled compiles the collectives with the compiler of an MPI.
-func compiled(m string) (string, error) {
-	path, err := filepath.Abs("../../build/clients/collectives." + m)
-	if err != nil {
-		return "", err
-	}
-	out, err := exec.Command("mpicc."+m, "-O2", "-Wall", "-Wextra", "-Werror", "-o", path, "mpi/collectives.c").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("mpicc.%s: %w\n%s", m, err, out)
-	}
-	return path, nil
-}
-
 func (l *lab) collective(m string, ranks int, tls, op string) error {
-	program, err := compiled(m)
-	if err != nil {
+	program := filepath.Join(l.Dir(), "collectives."+m)
+	if err := bed.CompileMPI(m, "mpi/collectives.c", program); err != nil {
 		return err
 	}
 	cmd, err := l.MPIRun(m, ranks, []string{"UCX_TLS=" + tls + ",self", "UCX_NET_DEVICES=mr0:1"}, program, "check", op)

@@ -22,6 +22,8 @@ const (
 	HostA  = "10.0.0.1"
 	VethA  = "172.31.99.1" // beside the lab's own networks
 	vethB  = "172.31.99.2"
+	// VethDevices are the ends of the veth, on a and on b.
+	VethDevices = "mrbench0,mrbench1"
 )
 
 // Bed is a lab, with a veth between the namespaces of hosts a and b besides the planes.
@@ -84,6 +86,9 @@ func New(bin string, o Options) (*Bed, error) {
 
 // Host is the name of the host number i.
 func Host(i int) string { return string(rune('a' + i)) }
+
+// Dir is a directory that goes with the lab.
+func (b *Bed) Dir() string { return b.dir }
 
 // Socket is the control socket of the lab's daemon.
 func (b *Bed) Socket() string { return filepath.Join(b.dir, "mroce", "bench.sock") }

@@ -3,6 +3,7 @@ package bed
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -10,6 +11,15 @@ import (
 
 // MPIs are the implementations of MPI that Debian has, by the suffix of their programs: mpirun.openmpi.
 var MPIs = []string{"openmpi", "mpich"}
+
+// CompileMPI compiles a program with the compiler of an MPI.
+func CompileMPI(mpi, source, program string) error {
+	out, err := exec.Command("mpicc."+mpi, "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, source).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("mpicc.%s: %w\n%s", mpi, err, out)
+	}
+	return nil
+}
 
 // agent is what mpirun starts in place of ssh: options, the host, and a line for its shell.
 const agent = `#!/bin/sh

@@ -4,10 +4,10 @@
 // rounds, one after the other, and the ratios are taken within a round: a shared machine changes its speed within seconds.
 //
 //	go run ./tools/bench [-bin build/bin/nicemu] [-o build/bench.json] [-rounds 3] [-seconds 3]
+//	go run ./tools/bench -mpi [-rounds 3]
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -25,16 +25,25 @@ import (
 	"github.com/metaroce/metaroce/tools/bed"
 )
 
+const defaultOut = "build/bench.json"
+
 func main() {
 	bin := flag.String("bin", "build/bin/nicemu", "the nicemu to measure")
-	out := flag.String("o", "build/bench.json", "where to write the figures")
+	out := flag.String("o", defaultOut, "where to write the figures")
 	wire := flag.String("wire", "tap", "wire of the planes")
 	seconds := flag.Int("seconds", 3, "of each bandwidth run")
 	rounds := flag.Int("rounds", 3, "how often everything is measured")
+	collectives := flag.Bool("mpi", false, "measure collective operations of MPI instead, over our NIC and over TCP; into build/bench-mpi.json")
 	pong := flag.String("pong", "", "internal: TCP ping-pong, server :PORT or client HOST:PORT")
 	flag.Parse()
 	if *pong != "" {
 		exit(tcpPong(*pong))
+	}
+	if *collectives {
+		if *out == defaultOut {
+			*out = "build/bench-mpi.json"
+		}
+		exit(runMPI(*bin, *wire, *out, *rounds))
 	}
 	exit(run(*bin, *wire, *out, *rounds, *seconds))
 }
@@ -73,42 +82,49 @@ type Latency struct {
 }
 
 func run(bin, wire, out string, rounds, seconds int) error {
+	r := &Result{
+		Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel(), Wire: wire, Planes: bed.Planes,
+		Seconds: seconds, WriteBits: map[string][]float64{}, OfTCP: map[string][]float64{},
+		LossKept: map[string][]float64{}, RatedKept: map[string][]float64{}, Latency: map[string][]Latency{},
+	}
+	err := inLab(bin, bed.Options{Wire: wire, Hosts: 2}, func(b *bed.Bed) error {
+		for i := range rounds {
+			say("round %d of %d", i+1, rounds)
+			if err := measure(b, r, seconds); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	print(r)
+	return errors.Join(err, saveJSON(out, r))
+}
+
+// inLab measures in a lab, of which nothing stays, whoever ends us.
+func inLab(bin string, o bed.Options, measure func(*bed.Bed) error) error {
 	bin, err := filepath.Abs(bin)
 	if err != nil {
 		return err
 	}
-	b, err := bed.New(bin, bed.Options{Wire: wire, Hosts: 2})
+	b, err := bed.New(bin, o)
 	if err != nil {
 		return err
 	}
-	defer b.Close()
 	var stopped atomic.Bool
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		<-stop
 		stopped.Store(true)
-		b.Close() // nothing of the lab stays, whoever ends us
+		b.Close()
 		os.Exit(130)
 	}()
-	r := &Result{
-		Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel(), Wire: wire, Planes: bed.Planes,
-		Seconds: seconds, WriteBits: map[string][]float64{}, OfTCP: map[string][]float64{},
-		LossKept: map[string][]float64{}, RatedKept: map[string][]float64{}, Latency: map[string][]Latency{},
-	}
-	for i := 0; i < rounds && err == nil; i++ {
-		say("round %d of %d", i+1, rounds)
-		err = measure(b, r, seconds)
-	}
-	err = errors.Join(err, b.Failure)
+	err = measure(b)
 	if stopped.Load() {
 		select {} // no figures; the lab is being taken down
 	}
-	print(r)
-	if e := save(out, r); e != nil {
-		err = errors.Join(err, e)
-	}
-	return err
+	b.Close()
+	return errors.Join(err, b.Failure)
 }
 
 var losses = []struct {
@@ -238,17 +254,6 @@ func spread(v []float64, unit float64, digits int) string {
 	}
 	v = slices.Sorted(slices.Values(v))
 	return fmt.Sprintf("%.*f (%.*f to %.*f)", digits, v[len(v)/2]*unit, digits, v[0]*unit, digits, v[len(v)-1]*unit)
-}
-
-func save(path string, r *Result) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
 func kernel() string {

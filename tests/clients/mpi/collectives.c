@@ -3,7 +3,7 @@
 // Collective operations of MPI, every byte of every result checked, at sizes from 8 B to 16 MiB.
 //
 //   collectives check OPERATION [MAX]             8, 64, 512 … bytes up to MAX
-//   collectives time OPERATION SIZE REPETITIONS   rank 0 prints "OPERATION SIZE seconds-of-one"
+//   collectives time OPERATION SIZE SECONDS       so long; rank 0 prints "OPERATION SIZE seconds-of-one"
 //
 // A size is that of a block: what each rank contributes to all-reduce, all-gather and broadcast, and what each rank
 // has for each other in all-to-all and reduce-scatter.
@@ -187,17 +187,23 @@ static void check_all(const struct operation *op, long max) {
     report(op, bytes, rooted);
 }
 
-static void time_one(const struct operation *op, long size, int repetitions) {
+// time_one doubles the number of repetitions until they take long enough; the slowest rank counts.
+static void time_one(const struct operation *op, long size, double seconds) {
     for (int i = 0; i < 3; i++) // connections, caches
         check(op, (int)(size / 8), 0);
-    MPI_Barrier(MPI_COMM_WORLD);
-    double start = MPI_Wtime();
-    for (int i = 0; i < repetitions; i++)
-        op->run((int)(size / 8), 0);
-    double own = (MPI_Wtime() - start) / repetitions, most;
-    MPI_Reduce(&own, &most, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
-    if (rank == 0)
-        printf("%s %ld %.9f\n", op->name, size, most);
+    for (long n = 1;; n *= 2) {
+        MPI_Barrier(MPI_COMM_WORLD);
+        double start = MPI_Wtime();
+        for (long i = 0; i < n; i++)
+            op->run((int)(size / 8), 0);
+        double own = MPI_Wtime() - start, most;
+        MPI_Allreduce(&own, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+        if (most < seconds)
+            continue;
+        if (rank == 0)
+            printf("%s %ld %.9f\n", op->name, size, most / (double)n);
+        return;
+    }
 }
 
 static const struct operation *find(const char *name) {
@@ -226,7 +232,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < max / 8 * ranks; i++)
         in[i] = value(rank, i);
     if (!strcmp(argv[1], "time"))
-        time_one(op, max, atoi(argv[4]));
+        time_one(op, max, atof(argv[4]));
     else
         check_all(op, max);
     MPI_Finalize();
