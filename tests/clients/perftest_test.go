@@ -10,7 +10,8 @@ import (
 )
 
 func perftest() *suite {
-	s := &suite{name: "perftest", packages: "perftest", half: "a", about: "`-a` is with `-n 50`: with perftest's own number of iterations it moves 84 GB."}
+	s := &suite{name: "perftest", packages: "perftest", half: "a", about: "`-a` is with `-n 50`: with perftest's own number of iterations it moves 84 GB. " +
+		"Raw packet QPs write Ethernet frames of their own; what leaves this NIC is RDMA."}
 	for _, verb := range []string{"send", "write", "read", "atomic"} {
 		s.rows = append(s.rows, bandwidth(verb)...)
 		s.rows = append(s.rows, latency(verb)...)
@@ -18,7 +19,7 @@ func perftest() *suite {
 	for _, program := range []string{"raw_ethernet_bw", "raw_ethernet_lat", "raw_ethernet_burst_lat", "raw_ethernet_fs_rate"} {
 		s.rows = append(s.rows, row{
 			program: program, feature: "raw packets", net: oneHost, smoke: true,
-			none: "raw packet QPs write Ethernet frames; what leaves this NIC is RDMA", run: func(l *lab) error {
+			none: "Unable to create QP|Rate limiter", run: func(l *lab) error {
 				_, err := l.one(20*time.Second, words(program, "--client -n 100 -E 02:00:00:00:00:01 -B 02:00:00:00:00:02 -J 10.0.0.1 -j 10.0.0.2 -K 1000 -k 1001")...)
 				return err
 			},
@@ -29,7 +30,7 @@ func perftest() *suite {
 
 // pt is a row of a perftest program.
 func pt(program, feature string, net network, args string) row {
-	return row{program: program, feature: feature, net: net, cm: strings.Contains(args, "-R"), run: func(l *lab) error { return l.perftest(program, args) }}
+	return row{program: program, feature: feature, net: net, run: func(l *lab) error { return l.perftest(program, args) }}
 }
 
 // only keeps the rows of features that a verb has.

@@ -35,19 +35,24 @@ func connected() *suite {
 	add("riostream", "rsockets, remote writes", lossy, true, "-T v -S 65536 -C 100", to+"-T v -S 65536 -C 100")
 	add("udpong", "rsockets, datagrams", clean(waits), true, "-C 100", to+"-C 100")
 	s.rows = append(s.rows, row{program: "rcopy", feature: "a file of 3 MB", net: lossy, smoke: true, run: rcopy})
-	add("cmtime", "100 connections", lossy, true, "-c 100", to+"-c 100")
+	s.rows = append(s.rows, row{program: "cmtime", feature: "100 connections", net: lossy, smoke: true, run: func(l *lab) error {
+		_, err := l.pair(pair{server: words("cmtime", "-c 100"), client: words("cmtime", to+"-c 100"), endless: true})
+		return err
+	}})
 	add("rdma_server", "endpoints: rdma_client", lossy, true, "", "")
 	s.rows[len(s.rows)-1].run = func(l *lab) error {
 		_, err := l.pair(pair{server: words("rdma_server", "-p 7471"), client: words("rdma_client", "-s 10.0.0.1 -p 7471")})
 		return err
 	}
-	add("rdma_xserver", "endpoints, XRC: rdma_xclient", lossy, true, "", "")
+	add("rdma_xserver", "endpoints, RC: rdma_xclient", lossy, true, "", "")
+	s.rows[len(s.rows)-1].run = func(l *lab) error {
+		_, err := l.pair(pair{server: words("rdma_xserver", "-p 7472 -c r"), client: words("rdma_xclient", "-s 10.0.0.1 -p 7472 -c r")})
+		return err
+	}
+	add("rdma_xserver", "endpoints, XRC: rdma_xclient", lossy, false, "", "")
 	s.rows[len(s.rows)-1].run = func(l *lab) error {
 		_, err := l.pair(pair{server: words("rdma_xserver", "-p 7471 -c x"), client: words("rdma_xclient", "-s 10.0.0.1 -p 7471 -c x")})
 		return err
-	}
-	for i := range s.rows {
-		s.rows[i].cm = true
 	}
 	return s
 }

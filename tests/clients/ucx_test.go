@@ -61,7 +61,7 @@ func ucx() *suite {
 			run: func(l *lab) error { return l.ucxFor(20*time.Second, tr.tls) }})
 	}
 	for _, o := range []struct{ feature, args string }{{"tags", ""}, {"active messages", "-A"}} {
-		s.rows = append(s.rows, row{program: "io_demo", cm: true, feature: "connects by rdma_cm, rc_verbs: " + o.feature, net: lossy, smoke: o.args == "",
+		s.rows = append(s.rows, row{program: "io_demo", feature: "connects by rdma_cm, rc_verbs: " + o.feature, net: lossy, smoke: o.args == "",
 			run: func(l *lab) error { return l.ioDemo(o.args) }})
 	}
 	return s
