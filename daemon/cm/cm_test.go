@@ -446,3 +446,14 @@ func TestTable(t *testing.T) {
 	}
 	checkGolden(t, "testdata/table.txt", b.String())
 }
+
+// TestKinds: which QPs an ID may be for.
+func TestKinds(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	n := w.nodes[0]
+	for typ, want := range map[uint8]error{qpRC: nil, qpUC: nil, qpUD: nil, qpXRCSend: syscall.EOPNOTSUPP, qpXRCRecv: syscall.EOPNOTSUPP, 0: syscall.EINVAL, 8: syscall.EINVAL} {
+		if _, err := n.p.NewID(n.ch.Handle, PSTCP, typ); !errors.Is(err, want) {
+			t.Errorf("type %d: %v, want %v", typ, err, want)
+		}
+	}
+}

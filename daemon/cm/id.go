@@ -13,6 +13,9 @@ const (
 	qpUC = 3
 	qpUD = 4
 
+	qpXRCSend = 9
+	qpXRCRecv = 10
+
 	ackDefault = 14 // 67 ms
 	ackMost    = 31
 	udQKey     = 0x01234567 // RDMA_UDP_QKEY

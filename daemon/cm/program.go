@@ -207,6 +207,9 @@ func (p *Program) ID(handle uint32) (*ID, error) {
 // NewID makes an ID whose events go to a channel.
 func (p *Program) NewID(channel uint32, ps PortSpace, qpType uint8) (*ID, error) {
 	ch := p.channels[channel]
+	if qpType == qpXRCSend || qpType == qpXRCRecv { // QPs there are, messages to connect them with are not built
+		return nil, syscall.EOPNOTSUPP
+	}
 	if ch == nil || qpType != qpRC && qpType != qpUC && qpType != qpUD {
 		return nil, syscall.EINVAL
 	}
