@@ -33,7 +33,7 @@ static int fill(struct rdma_addrinfo *rai, const struct addrinfo *ai, const stru
     rai->ai_flags = passive ? RAI_PASSIVE : 0;
     rai->ai_family = ai->ai_family;
     rai->ai_qp_type = hints && hints->ai_qp_type ? hints->ai_qp_type : IBV_QPT_RC;
-    if (rai->ai_qp_type == IBV_QPT_RC && ai->ai_socktype == SOCK_DGRAM && !(hints && hints->ai_qp_type))
+    if (hints && !hints->ai_qp_type && hints->ai_port_space == RDMA_PS_UDP)
         rai->ai_qp_type = IBV_QPT_UD;
     rai->ai_port_space = hints && hints->ai_port_space   ? hints->ai_port_space
                          : rai->ai_qp_type == IBV_QPT_UD ? RDMA_PS_UDP
