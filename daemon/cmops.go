@@ -2,11 +2,14 @@ package daemon
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metaroce/metaroce/daemon/api"
 	"github.com/metaroce/metaroce/daemon/cm"
+	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/device/hostq"
 	"github.com/metaroce/metaroce/internal/mono"
 )
@@ -361,4 +364,35 @@ func doCMJoin(id *cm.ID, m *hostq.CMAddrs, _ mono.Time) ([]byte, error) {
 		return nil, err
 	}
 	return handle(h)
+}
+
+// cmStatus counts what connection management has of a NIC.
+func (d *Daemon) cmStatus(n *device.NIC) (s api.Connections) {
+	nic := slices.Index(d.nics, n)
+	d.cm.Walk(func(id *cm.ID) {
+		i := id.Info()
+		mine := i.NIC == nic
+		if mine {
+			s.IDs++
+		}
+		if id.Listening() && (mine || i.NIC < 0 && id.Of().Sees(nic)) {
+			s.Listeners++
+			s.Waiting += i.Waiting
+		}
+	})
+	return s
+}
+
+// cmCounters adds connection management's counters.
+func (d *Daemon) cmCounters(to map[string]uint64) {
+	c := &d.cm.S
+	for attr := cm.REQ; attr <= cm.SIDRREP; attr++ {
+		kind := strings.ToLower(attr.String())
+		to["mroce_cm_tx_"+kind+"_total"], to["mroce_cm_rx_"+kind+"_total"] = c.Tx[attr], c.Rx[attr]
+	}
+	to["mroce_cm_ids"], to["mroce_cm_exchanges"] = uint64(d.cm.IDs), uint64(d.cm.Conns())
+	to["mroce_cm_established_total"], to["mroce_cm_rejected_total"] = c.Established, c.Rejected
+	to["mroce_cm_retransmits_total"], to["mroce_cm_timeouts_total"], to["mroce_cm_stale_total"] = c.Retransmits, c.Timeouts, c.Stale
+	to["mroce_cm_drop_mad_total"], to["mroce_cm_drop_unknown_total"], to["mroce_cm_drop_state_total"] = c.DropMad, c.DropUnknown, c.DropState
+	to["mroce_cm_drop_backlog_total"], to["mroce_cm_drop_limit_total"], to["mroce_cm_drop_target_total"] = c.DropBacklog, c.DropLimit, c.DropNoTarget
 }

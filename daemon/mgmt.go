@@ -167,7 +167,9 @@ func (d *Daemon) status(nics []*device.NIC, _ json.RawMessage) (any, error) {
 	s := api.Status{Daemon: api.DaemonStatus{PID: os.Getpid(), Version: d.cfg.Version, Socket: d.cfg.Socket,
 		UptimeSeconds: time.Since(d.started).Seconds(), Clients: clients, Commands: d.Commands()}}
 	for _, n := range nics {
-		s.NICs = append(s.NICs, nicStatus(n))
+		ns := nicStatus(n)
+		ns.CM = d.cmStatus(n)
+		s.NICs = append(s.NICs, ns)
 	}
 	return s, nil
 }
@@ -222,6 +224,7 @@ func (d *Daemon) statistics(nics []*device.NIC, _ json.RawMessage) (any, error) 
 		"mroce_loop_steps_total":                  d.loop.steps,
 		"mroce_loop_sleeps_total":                 d.loop.sleeps,
 	}}
+	d.cmCounters(s.Daemon)
 	for _, n := range nics {
 		ns := api.NICStats{Name: n.Name(), Counters: nicCounters(n)}
 		if e, ok := n.Engine().(interface{ CountersJSON() any }); ok {

@@ -46,6 +46,13 @@ type Status struct {
 	NICs   []NICStatus  `json:"nics"`
 }
 
+// Connections are what connection management has of a NIC's host or of a NIC.
+type Connections struct {
+	IDs       int `json:"mroce_cm_ids"`              // bound to the NIC
+	Listeners int `json:"mroce_cm_listeners"`        // of them, and those at any address that its program sees
+	Waiting   int `json:"mroce_cm_requests_waiting"` // requests that no program has accepted or refused yet
+}
+
 // DaemonStatus describes the daemon.
 type DaemonStatus struct {
 	PID           int      `json:"pid"`
@@ -67,6 +74,7 @@ type NICStatus struct {
 	Planes    []PlaneStatus `json:"planes"`
 	HostPort  bool          `json:"host_port"`
 	Objects   Objects       `json:"objects"`
+	CM        Connections   `json:"cm"`
 	Contexts  []Context     `json:"contexts"`
 	QPs       []QP          `json:"qps"`
 }

@@ -114,6 +114,9 @@ func (e *env) status(c *cli.Context) error {
 			}
 		}
 		for _, n := range s.NICs {
+			if m := n.CM; m.IDs > 0 || m.Listeners > 0 {
+				fmt.Fprintf(e.out, "%s: %d rdma_cm IDs, %d listeners, %d requests waiting\n", n.Name, m.IDs, m.Listeners, m.Waiting)
+			}
 			for _, x := range n.Contexts {
 				fmt.Fprintf(e.out, "%s: %s (process %d): %d QPs, %d MRs%s\n", n.Name, x.Program, x.PID, x.Objects.QPs, x.Objects.MRs, dmaNote(x))
 			}

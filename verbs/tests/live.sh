@@ -44,6 +44,7 @@ run 200 "$bin/mr_errors"
 run 60 "$bin/mr_ud" -n $n
 run 120 "$bin/mr_srq" --loop -n $((n * 5))
 run 120 "$bin/mr_xrc" -n $n
+run 100 "$bin/mr_cm" -n $((n / 10))
 run 200 "$bin/mr_fuzzring" -n $((n / 5))
 run 60 "$bin/mr_assist" -n $n
 
@@ -66,4 +67,12 @@ run 120 "$bin/mr_flag" --loop -n $n -s 16K
 run 120 "$bin/mr_srq" --loop -n $n
 run 120 "$bin/mr_xrc" -n $n
 run 200 "$bin/mr_errors"
+run 100 "$bin/mr_cm" -n $((n / 20))
+
+echo "The daemon ends:"
+timeout 60 "$bin/mr_cm" --removal >"$tmp/removal" &
+removal=$!
+for _ in $(seq 100); do grep -q ready "$tmp/removal" && break; sleep 0.05; done
+end_daemon
+wait "$removal" || { echo "FAILED: mr_cm --removal"; failed=1; }
 exit $failed

@@ -1,0 +1,142 @@
+//go:build live
+
+package live
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/metaroce/metaroce/daemon/api"
+)
+
+// hears waits until somebody listens by rdma_cm on a host.
+func (l *lab) hears(t testing.TB, host string, server *job) {
+	t.Helper()
+	eventually(t, 10*time.Second, "a listener on "+host, func() (bool, string) {
+		if server != nil && !server.running() {
+			t.Fatalf("%s ended: %v\n%s", server.name, server.err, server.out.String())
+		}
+		var s api.Status
+		l.json(t, &s, "status")
+		for _, n := range s.NICs {
+			if strings.HasPrefix(n.Name, host+"/") && n.CM.Listeners > 0 {
+				return true, ""
+			}
+		}
+		return false, ""
+	})
+}
+
+// connected runs a server on b and, when it listens, its client on a.
+func (l *lab) connected(t testing.TB, server, client string) {
+	t.Helper()
+	s := l.start(t, 60*time.Second, "b", strings.Fields(server)...)
+	l.hears(t, "b", s)
+	c := l.start(t, 60*time.Second, "a", strings.Fields(client)...)
+	c.wait(t)
+	if t.Failed() {
+		s.cmd.Process.Signal(sigterm)
+	}
+	s.wait(t)
+}
+
+// TestConnections: Debian's programs for rdma_cm, over every wire and both transports, with loss.
+func TestConnections(t *testing.T) {
+	needProgram(t, "rping", "ucmatose", "udaddy", "mckey", "rdma_server", "cmtime", "ib_write_bw")
+	for _, c := range []struct{ wire, a, b, impair string }{
+		{"tap", "auto", "auto", "  - {loss: 1%}"}, {"udp", "auto", "auto", "  - {loss: 1%}"}, {"tap", "rocev2", "auto", "  - {loss: 0.5%}"}, {"mem", "metaroce", "metaroce", "  - {loss: 5%}"},
+	} {
+		t.Run(strings.Join([]string{c.wire, c.a, c.b}, "-"), func(t *testing.T) {
+			l := up(t, spec{wire: c.wire, impair: c.impair, hosts: "  a: {addr: [10.0.0.1/24, \"fd00::1/64\"], transport: " + c.a + "}\n  b: {addr: [10.0.0.2/24, \"fd00::2/64\"], transport: " + c.b + "}\n"})
+			l.connected(t, "rping -s -a 10.0.0.2 -C 20 -V", "rping -c -a 10.0.0.2 -C 20 -V")
+			l.connected(t, "rping -s -a fd00::2 -C 5 -V -S 60000", "rping -c -a fd00::2 -C 5 -V -S 60000")
+			l.connected(t, "ucmatose -c 20", "ucmatose -c 20 -s 10.0.0.2")
+			l.connected(t, "ucmatose -m", "ucmatose -m -s 10.0.0.2")
+			l.connected(t, "rdma_server", "rdma_client -s 10.0.0.2")
+			l.connected(t, "ib_write_bw -R -F -n 100", "ib_write_bw -R -F -n 100 10.0.0.2")
+			l.connected(t, "ib_read_lat -R -F -n 100", "ib_read_lat -R -F -n 100 10.0.0.2")
+			s := l.start(t, 60*time.Second, "b", "cmtime", "-c", "100") // it has no end
+			l.hears(t, "b", s)
+			l.start(t, 60*time.Second, "a", "cmtime", "-c", "100", "-s", "10.0.0.2").wait(t)
+			s.cmd.Process.Signal(sigterm)
+		})
+	}
+}
+
+// TestConnectionlessServices: datagrams by SIDR, and a group; what is lost is not sent again, so without loss.
+func TestConnectionlessServices(t *testing.T) {
+	needProgram(t, "udaddy", "mckey")
+	for _, wire := range []string{"tap", "udp", "mem"} {
+		t.Run(wire, func(t *testing.T) {
+			l := up(t, spec{wire: wire})
+			l.connected(t, "udaddy -C 50", "udaddy -C 50 -s 10.0.0.2")
+			s := l.start(t, 30*time.Second, "b", "stdbuf", "-o0", "mckey", "-m", "239.1.2.3", "-b", "10.0.0.2", "-C", "20")
+			eventually(t, 10*time.Second, "a member", func() (bool, string) {
+				return strings.Contains(s.out.String(), "joined dgid"), s.out.String()
+			})
+			l.start(t, 30*time.Second, "a", "mckey", "-m", "239.1.2.3", "-b", "10.0.0.1", "-s", "-C", "20").wait(t)
+			s.wait(t)
+		})
+	}
+}
+
+// TestF32: a server that stays, clients one after another without a pause, some of them killed.
+func TestF32(t *testing.T) {
+	needProgram(t, "rping")
+	l := up(t, spec{wire: "tap", impair: "  - {loss: 0.5%}"})
+	s := l.start(t, 120*time.Second, "b", "rping", "-s", "-P", "-a", "10.0.0.2")
+	l.hears(t, "b", s)
+	n := 60
+	if want("full") {
+		n = 200
+	}
+	script := fmt.Sprintf(`for i in $(seq %d); do timeout 10 rping -c -a 10.0.0.2 -C 1 || { echo "client $i: $?"; exit 1; }; done
+for i in $(seq 20); do
+    rping -c -a 10.0.0.2 -C 1000000 & p=$!
+    sleep 0.1; kill -9 $p
+    timeout 1 rping -c -a 10.0.0.2 -C 1 || { echo "after kill $i: $?"; exit 1; }
+done`, n)
+	l.start(t, 110*time.Second, "a", "bash", "-c", script).wait(t)
+	s.cmd.Process.Signal(sigterm)
+	<-s.done
+	for range 5 { // the server is killed; its port is free for the next one at once
+		k := l.start(t, 30*time.Second, "b", "bash", "-c", "rping -s -P -a 10.0.0.2 & echo $!; wait")
+		l.hears(t, "b", k)
+		l.on(t, 10*time.Second, "b", "kill", "-9", strings.Fields(k.out.String())[0])
+		<-k.done
+	}
+	l.connected(t, "rping -s -a 10.0.0.2 -C 2", "rping -c -a 10.0.0.2 -C 2")
+}
+
+// TestF33: perftest by rdma_cm back to back on one port, and with more QPs than a server's backlog.
+func TestF33(t *testing.T) {
+	needProgram(t, "ib_write_bw", "ib_read_bw")
+	l := up(t, spec{wire: "mem"})
+	n := 20
+	if want("full") {
+		n = 100
+	}
+	for range n {
+		l.connected(t, "ib_write_bw -R -F -n 20", "ib_write_bw -R -F -n 20 10.0.0.2")
+		if t.Failed() {
+			return
+		}
+	}
+	l.connected(t, "ib_read_bw -R -F -q 1026 -n 10 -s 32", "ib_read_bw -R -F -q 1026 -n 10 -s 32 10.0.0.2")
+}
+
+// TestF43: the ID's NIC follows the address, and two NICs of a host share its ports; what a host may not see it cannot use.
+func TestF43(t *testing.T) {
+	needProgram(t, "rping")
+	l := up(t, spec{wire: "mem", hosts: "  a: {addr: 10.0.0.1/24}\n  b: {nics: {mr0: {addr: 10.0.0.2/24}, mr1: {addr: 10.1.0.2/24}}}\n  c: {addr: 10.1.0.3/24}\n"})
+	l.connected(t, "rping -s -a 10.0.0.2 -C 3 -V", "rping -c -a 10.0.0.2 -C 3 -V")
+	s := l.start(t, 30*time.Second, "b", "rping", "-s", "-C", "3", "-V") // at any address: it comes by the second NIC
+	l.hears(t, "b", s)
+	l.start(t, 30*time.Second, "c", "rping", "-c", "-a", "10.1.0.2", "-C", "3", "-V").wait(t)
+	s.wait(t)
+	if out := l.try(20*time.Second, "lab", "exec", "a", "--", "rping", "-s", "-a", "10.0.0.2", "-C", "1"); !strings.Contains(out, "No such device") {
+		t.Errorf("a listens at b's address: %s", out)
+	}
+}
