@@ -249,7 +249,7 @@ func (c *capture) verify(t testing.TB, v6 bool) seen {
 			}
 			continue
 		}
-		all.add(from, h.Op)
+		all.add(from, ib.Opcode(f.Data[0]))
 	}
 	if bad > 0 {
 		t.Errorf("%d packets are wrong", bad)

@@ -44,7 +44,14 @@ var programs = []program{
 	{words: "ib_read_lat -o 16 -s 4096 -n 50", clean: true},
 	{words: "ib_atomic_lat -o 16 -n 50", clean: true},
 	{words: "ib_send_lat -c UD -s 512 -n 50", clean: true, client: []ib.Opcode{ib.UDSend}},
+	{words: "ibv_uc_pingpong -c -s 3000 -n 20", clean: true, client: []ib.Opcode{uc(ib.SendFirst), uc(ib.SendMiddle), uc(ib.SendLast)}, server: []ib.Opcode{uc(ib.SendLast)}},
+	{words: "ib_write_lat -c UC -s 9000 -n 30", clean: true, client: []ib.Opcode{uc(ib.WriteFirst), uc(ib.WriteLast)}, server: []ib.Opcode{uc(ib.WriteLast)}},
+	{words: "ib_send_lat -c UC -s 512 -n 50", clean: true, client: []ib.Opcode{uc(ib.SendOnly)}},
+	{words: "ib_write_bw -c UC -b -s 4096 -n 50", clean: true, client: []ib.Opcode{uc(ib.WriteOnly)}},
 }
+
+// uc is the opcode of UC on the wire.
+func uc(o ib.Opcode) ib.Opcode { return o | ib.Opcode(ib.UC) }
 
 // TestPrograms runs each program with the server on either side, on a good wire and on one that loses 1 % of the packets in
 // both directions, and looks at every packet that crossed.

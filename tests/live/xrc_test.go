@@ -17,6 +17,7 @@ func TestExtendedConnections(t *testing.T) {
 			l := up(t, spec{wire: c.wire, extra: c.extra, impair: c.impair})
 			l.pingpong(t, "ibv_xsrq_pingpong", "-n", "300")
 			l.pingpong(t, "ibv_xsrq_pingpong", "-e", "-s", "9000", "-n", "300")
+			l.twoClients(t)
 			for _, args := range [][]string{
 				{"ib_send_bw", "-q", "4", "-n", "500"}, {"ib_send_bw", "-e", "-b", "-s", "100", "-n", "500"}, {"ib_send_lat", "-s", "8", "-n", "500"},
 				{"ib_write_bw", "-n", "300"}, {"ib_write_lat", "-s", "8", "-n", "500"}, {"ib_read_bw", "-n", "300"}, {"ib_read_lat", "-s", "8", "-n", "500"},
@@ -26,4 +27,19 @@ func TestExtendedConnections(t *testing.T) {
 			}
 		})
 	}
+}
+
+// twoClients runs a server whose shared receive queue serves two programs of another host at once.
+func (l *lab) twoClients(t *testing.T) {
+	p := port()
+	args := []string{"ibv_xsrq_pingpong", "-g", "0", "-p", p, "-n", "100"}
+	s := l.start(t, 30*time.Second, "a", append(args, "-c", "2")...)
+	l.listening(t, "a", p, s)
+	first := l.start(t, 30*time.Second, "b", append(args, addrOf["a"])...)
+	second := l.start(t, 30*time.Second, "b", append(args, addrOf["a"])...)
+	first.wait(t)
+	if second.wait(t); t.Failed() {
+		s.cmd.Process.Signal(sigterm)
+	}
+	s.wait(t)
 }

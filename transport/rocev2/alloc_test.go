@@ -41,6 +41,7 @@ type pair struct {
 	h    [2]mute
 	q    [2]*rocev2.QP
 	u    [2]*rocev2.QP
+	c    [2]*rocev2.QP // UC
 	b    [2]*pkt.Batch
 	addr [2]netip.Addr
 	now  mono.Time
@@ -55,16 +56,12 @@ func newPair(mtu int) *pair {
 		p.e[i] = rocev2.New(rocev2.Config{Addrs: p.addr[i : i+1], Planes: []rocev2.PlaneConfig{{PacketMax: packetMax}}, Window: 1 << 22}, &p.h[i])
 	}
 	for i, e := range p.e {
-		for k, t := range []transport.QPType{transport.RC, transport.UD} {
+		for k, t := range []transport.QPType{transport.RC, transport.UD, transport.UC} {
 			q := e.CreateQP(uint32(5+k), rocev2.QPConfig{Type: t, SQEntries: 128, MaxSendSGE: 1})
 			q.ToInit()
-			q.ToRTR(p.now, rocev2.RTRAttr{Local: p.addr[i], Remote: p.addr[1-i], RemoteQPN: 5, PathMTU: mtu, MaxDestRdAtomic: 16})
+			q.ToRTR(p.now, rocev2.RTRAttr{Local: p.addr[i], Remote: p.addr[1-i], RemoteQPN: uint32(5 + k), PathMTU: mtu, MaxDestRdAtomic: 16})
 			q.ToRTS(p.now, rocev2.RTSAttr{Timeout: 14, RetryCnt: 7, MaxRdAtomic: 16})
-			if k == 0 {
-				p.q[i] = q
-			} else {
-				p.u[i] = q
-			}
+			*[]**rocev2.QP{&p.q[i], &p.u[i], &p.c[i]}[k] = q
 		}
 	}
 	return p
@@ -119,7 +116,15 @@ func TestNoAllocs(t *testing.T) {
 	}); a != 0 {
 		t.Errorf("UD: %v allocations", a)
 	}
-	if p.h[0].sends != 7*51 {
+	for _, op := range []transport.Op{transport.OpSend, transport.OpWriteImm} {
+		if a := testing.AllocsPerRun(50, func() {
+			p.post(p.c[0], op, 10_000)
+			p.settle()
+		}); a != 0 {
+			t.Errorf("UC, %v: %v allocations", op, a)
+		}
+	}
+	if p.h[0].sends != 9*51 {
 		t.Errorf("%d done", p.h[0].sends)
 	}
 }
