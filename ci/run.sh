@@ -171,7 +171,7 @@ job_pyverbs() {
 # pyverbs WIRE: of the 171 so many run where there is no GPU and huge pages may not be reserved, over tap with the connection manager's
 # ten; ci/pyverbs-skips.txt says why not the rest
 pyverbs() {
-    local rc=0 n skipped least=134
+    local rc=0 n skipped least=131
     [ "$1" != tap ] || least=141
     bash ci/pyverbs.sh -w "$1" 2>&1 | tee "$out/pyverbs-$1.log" || rc=$?
     [ $rc != 3 ] || { skip "no Debian package python3-pyverbs with its tests"; return 0; }

@@ -121,5 +121,11 @@ void parent_domains(void);
 void imported(void);
 void moderation(void);
 void extended_cq(void);
+void exhaustion(void);
+void not_offered(void);
+void buffers(void);
+void nccl_sequence(void);
+void nonblocking(void);
+void closed_library(void);
 
 #endif

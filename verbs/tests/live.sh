@@ -47,6 +47,7 @@ run 120 "$bin/mr_xrc" -n $n
 run 100 "$bin/mr_cm" -n $((n / 10))
 run 200 "$bin/mr_fuzzring" -n $((n / 5))
 run 60 "$bin/mr_assist" -n $n
+run 100 "$bin/mr_lifecycle" -n $((n / 2))
 
 for mode in 2 3; do
     echo "DMA mode $mode:"
@@ -57,6 +58,7 @@ for mode in 2 3; do
     run 200 "$bin/mr_errors"
     run 60 "$bin/mr_ud" -n $n
     run 120 "$bin/mr_srq" --loop -n $((n * 5))
+    run 100 "$bin/mr_lifecycle" -n $((n / 20))
 done
 run 60 "$bin/mr_assist" -n $n --extra 1
 
@@ -67,6 +69,7 @@ run 120 "$bin/mr_flag" --loop -n $n -s 16K
 run 120 "$bin/mr_srq" --loop -n $n
 run 120 "$bin/mr_xrc" -n $n
 run 200 "$bin/mr_errors"
+run 100 "$bin/mr_lifecycle" -n $((n / 2))
 run 100 "$bin/mr_cm" -n $((n / 20))
 
 echo "The daemon ends:"
@@ -75,4 +78,8 @@ removal=$!
 for _ in $(seq 100); do grep -q ready "$tmp/removal" && break; sleep 0.05; done
 end_daemon
 wait "$removal" || { echo "FAILED: mr_cm --removal"; failed=1; }
+
+echo "The daemon is killed under a program:"
+start_daemon auto
+timeout 60 "$bin/mr_lifecycle" --extra "$daemon" || { echo "FAILED: mr_lifecycle --extra"; failed=1; }
 exit $failed

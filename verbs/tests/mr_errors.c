@@ -162,6 +162,12 @@ static const struct {
     CASE(imported),
     CASE(moderation),
     CASE(extended_cq),
+    CASE(exhaustion),
+    CASE(not_offered),
+    CASE(buffers),
+    CASE(nccl_sequence),
+    CASE(nonblocking),
+    CASE(closed_library),
     CASE(uc_rules),
     CASE(xrc_rules),
 };
