@@ -12,9 +12,13 @@
 #define AT_NODE(name, node, at)                                                                                     \
     extern __typeof(stub_##name) stub_##name##_##node __attribute__((alias("stub_" #name), visibility("default"))); \
     __asm__(".symver stub_" #name "_" #node ", " #name at "IBVERBS_PRIVATE_" #node);
+#define FROM_64(name, first) AT_NODE(name, 64, first) AT_NODE(name, 65, "@")
+#define FROM_59(name, first) AT_NODE(name, 59, first) FROM_64(name, "@")
+#define FROM_57(name, first) AT_NODE(name, 57, first) FROM_59(name, "@")
+/* 25 and 33: rdma-core 28 and 33, as Ubuntu 20.04, RHEL 8 and Debian 11 have them */
 #define EXPORT(name)        \
     AT_NODE(name, 34, "@@") \
-    AT_NODE(name, 57, "@") AT_NODE(name, 59, "@") AT_NODE(name, 64, "@") AT_NODE(name, 65, "@")
+    AT_NODE(name, 25, "@") AT_NODE(name, 33, "@") FROM_57(name, "@")
 
 #define STUB_INT(name)             \
     int stub_##name(void);         \
@@ -52,6 +56,8 @@ void ibv_register_driver(const char *name, void *init) {
 #define REGISTER_DRIVER(node)                                              \
     extern __typeof(verbs_register_driver_34) verbs_register_driver_##node \
         __attribute__((alias("verbs_register_driver_34"), visibility("default")));
+REGISTER_DRIVER(25)
+REGISTER_DRIVER(33)
 REGISTER_DRIVER(57)
 REGISTER_DRIVER(59)
 REGISTER_DRIVER(64)
@@ -136,3 +142,47 @@ STUB_INT(ibv_cmd_reg_mr)
 STUB_INT(ibv_cmd_req_notify_cq)
 STUB_INT(ibv_cmd_rereg_mr)
 STUB_INT(ibv_cmd_resize_cq)
+
+/* Names that came later, or went. */
+#define LATER(name, from)          \
+    int stub_##name(void);         \
+    int stub_##name(void) {        \
+        return mr_err(EOPNOTSUPP); \
+    }                              \
+    from(name, "@@")
+#define ONLY(name, node)           \
+    int stub_##name(void);         \
+    int stub_##name(void) {        \
+        return mr_err(EOPNOTSUPP); \
+    }                              \
+    AT_NODE(name, node, "@@")
+
+ONLY(ibv_cmd_query_device_ex, 25)
+ONLY(ibv_get_fw_ver, 25)
+LATER(ibv_cmd_create_cq_ex2, FROM_57)
+LATER(ibv_cmd_alloc_dmah, FROM_59)
+LATER(ibv_cmd_free_dmah, FROM_59)
+LATER(ibv_cmd_reg_mr_ex, FROM_59)
+LATER(ibv_cmd_query_port_speed, FROM_59)
+LATER(ibv_cmd_export_dmabuf_fd, FROM_59)
+LATER(ibv_dmabuf_heap_alloc, FROM_64)
+LATER(ibv_dmabuf_heap_cc_shared_init, FROM_64)
+LATER(ibv_dmabuf_heap_destroy, FROM_64)
+LATER(ibv_dmabuf_heap_free, FROM_64)
+ONLY(ibv_cmd_create_comp_cntr, 65)
+ONLY(ibv_cmd_destroy_comp_cntr, 65)
+ONLY(ibv_cmd_inc_comp_cntr, 65)
+ONLY(ibv_cmd_inc_err_comp_cntr, 65)
+ONLY(ibv_cmd_qp_attach_comp_cntr, 65)
+ONLY(ibv_cmd_query_comp_cntr_caps, 65)
+ONLY(ibv_cmd_read_comp_cntr, 65)
+ONLY(ibv_cmd_read_err_comp_cntr, 65)
+ONLY(ibv_cmd_set_comp_cntr, 65)
+ONLY(ibv_cmd_set_err_comp_cntr, 65)
+
+const char *stub_ibv_wr_opcode_str(int opcode);
+const char *stub_ibv_wr_opcode_str(int opcode) {
+    (void)opcode;
+    return "unknown";
+}
+FROM_57(ibv_wr_opcode_str, "@@")
