@@ -125,7 +125,7 @@ void closed_under_waiter(void) {
         pthread_t t[2];
         for (int k = 0; k < 2; k++)
             MUST(!pthread_create(&t[k], NULL, wait_for_event, c), "thread");
-        usleep(5000);
+        usleep((useconds_t)(scaled(0.02) * 1e6)); /* until they wait */
         CHECK(!ibv_close_device(c), "close: %m");
         for (int k = 0; k < 2; k++)
             MUST(join_within(t[k], 5), "%s: it waits for ever", current);
