@@ -43,7 +43,9 @@ cleanup() {
 trap cleanup EXIT
 
 # Three tests want huge pages. They are there for who may ask for them, and where memory is not in pieces.
+# One run at a time has them: who ends takes them away.
 huge=/proc/sys/vm/nr_hugepages
+{ exec 9>/run/mroce-hugepages.lock; } 2>/dev/null && flock 9
 if [ "$(cat $huge 2>/dev/null)" = 0 ] && echo 16 2>/dev/null >$huge; then
     pages=0
     [ "$(cat $huge)" -ge 12 ] || echo 0 >$huge

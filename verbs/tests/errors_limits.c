@@ -140,31 +140,10 @@ void buffers(void) {
 
 /* --------------------------------------------------------------------------------------------------- programs */
 
-/* F13: what NCCL's net_ib asks for, in its order and with its values: one CQ for both directions, a chain of writes of
- * which the last one carries immediate data and no bytes, receives without a list, and a QP that is connected to
- * itself. */
-void nccl_sequence(void) {
-    struct ibv_context *c = open_named(opt.dev);
-    struct ibv_port_attr port;
-    union ibv_gid gid;
-    static char buf[4096];
-    MUST(!ibv_query_port(c, 1, &port) && port.state == IBV_PORT_ACTIVE && port.link_layer == IBV_LINK_LAYER_ETHERNET &&
-             !ibv_query_gid(c, 1, 0, &gid),
-         "port: %m");
-    struct ibv_pd *pd = ibv_alloc_pd(c);
-    struct ibv_cq *cq = ibv_create_cq(c, 2048, NULL, NULL, 0);
-    struct ibv_mr *mr = ibv_reg_mr_iova2(pd, buf, sizeof buf, (uintptr_t)buf,
-                                         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                                             IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING);
-    MUST(pd && cq && mr, "%m");
-    FAILS_NULL(ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0), EOPNOTSUPP);
-    struct ibv_qp_init_attr qi = {
-        .send_cq = cq,
-        .recv_cq = cq,
-        .qp_type = IBV_QPT_RC,
-        .cap = {.max_send_wr = 512, .max_recv_wr = 256, .max_send_sge = 1, .max_recv_sge = 1}};
-    struct ibv_qp *qp = ibv_create_qp(pd, &qi);
-    MUST(qp, "QP: %m");
+/* F13: what NCCL's net_ib asks for, in its order and with its values: one CQ for both directions, a QP that is
+ * connected to itself, a chain of writes of which the last one carries immediate data and no bytes, receives without a
+ * list. */
+static void nccl_connect(struct ibv_qp *qp, const union ibv_gid *gid, enum ibv_mtu mtu) {
     struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT,
                             .port_num = 1,
                             .qp_access_flags =
@@ -172,11 +151,11 @@ void nccl_sequence(void) {
     CHECK(!ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), "INIT: %m");
     a = (struct ibv_qp_attr){
         .qp_state = IBV_QPS_RTR,
-        .path_mtu = port.active_mtu,
+        .path_mtu = mtu,
         .dest_qp_num = qp->qp_num,
         .max_dest_rd_atomic = 1,
         .min_rnr_timer = 12,
-        .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid, .hop_limit = 255, .traffic_class = 106}}};
+        .ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = *gid, .hop_limit = 255, .traffic_class = 106}}};
     CHECK(!ibv_modify_qp(qp, &a,
                          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                              IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
@@ -187,6 +166,9 @@ void nccl_sequence(void) {
                          IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
                              IBV_QP_MAX_QP_RD_ATOMIC),
           "RTS: %m");
+}
+
+static void nccl_traffic(struct ibv_qp *qp, struct ibv_cq *cq, struct ibv_mr *mr, char *buf) {
     struct ibv_recv_wr rwr = {.wr_id = 3}, *rbad;
     struct ibv_sge s = {.addr = (uintptr_t)buf, .length = 1024, .lkey = mr->lkey};
     struct ibv_send_wr last = {.wr_id = 5,
@@ -194,13 +176,19 @@ void nccl_sequence(void) {
                                .send_flags = IBV_SEND_SIGNALED,
                                .imm_data = htobe32(77)},
                        first = {.wr_id = 4, .next = &last, .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE},
+                       flush = {.wr_id = 6,
+                                .sg_list = &s,
+                                .num_sge = 1,
+                                .opcode = IBV_WR_RDMA_READ,
+                                .send_flags = IBV_SEND_SIGNALED},
                        *bad;
-    first.wr.rdma.remote_addr = (uintptr_t)buf + 2048;
-    first.wr.rdma.rkey = mr->rkey;
-    memset(buf, 0x31, 1024);
-    MUST(!ibv_post_recv(qp, &rwr, &rbad) && !ibv_post_send(qp, &first, &bad), "post: %m");
     struct ibv_wc wc;
     int sent = 0, received = 0;
+    first.wr.rdma.remote_addr = (uintptr_t)buf + 2048;
+    first.wr.rdma.rkey = flush.wr.rdma.rkey = mr->rkey;
+    flush.wr.rdma.remote_addr = (uintptr_t)buf;
+    memset(buf, 0x31, 1024);
+    MUST(!ibv_post_recv(qp, &rwr, &rbad) && !ibv_post_send(qp, &first, &bad), "post: %m");
     for (int i = 0; i < 2; i++) {
         MUST(wait_wc(cq, &wc, 10) && wc.status == IBV_WC_SUCCESS && wc.qp_num == qp->qp_num, "completion");
         if (wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM)
@@ -209,16 +197,36 @@ void nccl_sequence(void) {
             sent += wc.opcode == IBV_WC_RDMA_WRITE && wc.wr_id == 5;
     }
     CHECK(sent == 1 && received == 1 && buf[3071] == 0x31 && buf[3072] == 0, "sent %d, received %d", sent, received);
-    struct ibv_send_wr flush = {
-        .wr_id = 6, .sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED};
     s.length = 1;
-    flush.wr.rdma.remote_addr = (uintptr_t)buf;
-    flush.wr.rdma.rkey = mr->rkey;
     MUST(!ibv_post_send(qp, &flush, &bad), "post: %m");
     CHECK(wait_wc(cq, &wc, 10) && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RDMA_READ, "flush");
-    CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd) &&
-              !ibv_close_device(c),
-          "free: %m");
+}
+
+void nccl_sequence(void) {
+    struct ibv_context *c = open_named(opt.dev);
+    struct ibv_port_attr port;
+    union ibv_gid gid;
+    static char buf[4096];
+    MUST(!ibv_query_port(c, 1, &port) && port.state == IBV_PORT_ACTIVE && port.link_layer == IBV_LINK_LAYER_ETHERNET &&
+             !ibv_query_gid(c, 1, 0, &gid),
+         "port: %m");
+    struct ibv_pd *pd = ibv_alloc_pd(c);
+    struct ibv_cq *cq = ibv_create_cq(c, 2048, NULL, NULL, 0);
+    struct ibv_mr *mr = ibv_reg_mr_iova2(pd, buf, sizeof buf, (uintptr_t)buf, ALL_ACCESS | IBV_ACCESS_RELAXED_ORDERING);
+    MUST(pd && cq && mr, "%m");
+    FAILS_NULL(ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0), EOPNOTSUPP);
+    struct ibv_qp_init_attr qi = {
+        .send_cq = cq,
+        .recv_cq = cq,
+        .qp_type = IBV_QPT_RC,
+        .cap = {.max_send_wr = 512, .max_recv_wr = 256, .max_send_sge = 1, .max_recv_sge = 1}};
+    struct ibv_qp *qp = ibv_create_qp(pd, &qi);
+    MUST(qp, "QP: %m");
+    memset(buf, 0, sizeof buf);
+    nccl_connect(qp, &gid, port.active_mtu);
+    nccl_traffic(qp, cq, mr, buf);
+    CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_dereg_mr(mr) && !ibv_dealloc_pd(pd), "free: %m");
+    CHECK(!ibv_close_device(c), "close: %m");
 }
 
 /* UCX and libfabric make our descriptors non-blocking: then the two waiting calls must not wait. */
