@@ -77,14 +77,15 @@ install: build ## install below PREFIX (/usr/local), DESTDIR in front of it for 
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/mroce
 	install -m 755 $(B)/bin/nicemu $(B)/bin/mroce $(DESTDIR)$(PREFIX)/bin/
 	cp -P $(B)/lib/libibverbs.so* $(B)/lib/librdmacm.so* $(DESTDIR)$(PREFIX)/lib/mroce/
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man7 bash-completion/completions)
 	$(B)/bin/nicemu man >$(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1
 	$(B)/bin/mroce man >$(DESTDIR)$(PREFIX)/share/man/man1/mroce.1
+	install -m 644 verbs/man/mroce-verbs.7 $(DESTDIR)$(PREFIX)/share/man/man7/
 	$(B)/bin/nicemu completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nicemu
 	$(B)/bin/mroce completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/mroce
 
 uninstall: ## remove what install put there
-	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/nicemu bin/mroce lib/mroce share/man/man1/nicemu.1 share/man/man1/mroce.1) \
+	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/nicemu bin/mroce lib/mroce share/man/man1/nicemu.1 share/man/man1/mroce.1 share/man/man7/mroce-verbs.7) \
 		$(addprefix $(DESTDIR)$(PREFIX)/share/bash-completion/completions/,nicemu mroce)
 
 clean: ## remove build/

@@ -361,7 +361,7 @@ MR_EXPORT struct ibv_context *ibv_import_device(int cmd_fd) {
     int type = 0, err;
 
     if (getsockopt(cmd_fd, SOL_SOCKET, SO_TYPE, &type, &size) || type != SOCK_SEQPACKET ||
-        getpeername(cmd_fd, (struct sockaddr *)&a, &len) || a.sun_family != AF_UNIX)
+        getpeername(cmd_fd, (struct sockaddr *)&a, &len) || a.sun_family != AF_UNIX || !a.sun_path[0])
         return mr_null(EBADF);
     snprintf(socket, sizeof socket, "%.*s", (int)sizeof a.sun_path - 1, a.sun_path);
     if (getrandom(share.token, sizeof share.token, 0) != sizeof share.token)

@@ -183,6 +183,12 @@ void imported(void) {
     FAILS_NULL(ibv_import_device(-1), EBADF);
     FAILS_NULL(ibv_import_device(0), EBADF);
     MUST(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sp), "socketpair: %m");
+    FAILS_NULL(ibv_import_device(sp[0]), EBADF); /* a socket, but not of a daemon */
+    struct ibv_context *closed = open_named(opt.dev);
+    int old = dup(closed->cmd_fd);
+    ibv_close_device(closed);
+    struct ibv_context *late = ibv_import_device(old); /* whose descriptor is open is open */
+    CHECK(late && late->cmd_fd == old && !ibv_close_device(late), "import after close: %m");
     fflush(NULL);
     pid_t pid = fork();
     MUST(pid >= 0, "fork: %m");
