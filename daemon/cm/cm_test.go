@@ -15,6 +15,11 @@ import (
 func TestConnect(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	x, y := w.nodes[0], w.nodes[1]
+	psn := map[Attr]uint32{}
+	w.onMAD = func(_ int, m *Msg) bool {
+		psn[m.Attr] = m.PSN
+		return true
+	}
 	l := y.listen(7174)
 	a := x.dial(y.addr, 7174, PSTCP, qpRC, "hello")
 	e := y.take(EvConnectRequest)
@@ -33,6 +38,10 @@ func TestConnect(t *testing.T) {
 		t.Errorf("response %+v", e)
 	}
 	checkQPs(t, a, b)
+	var r, s hostq.ModifyQP
+	if err := errors.Join(a.QPAttr(2, &r), a.QPAttr(3, &s)); err != nil || r.RQPSN != psn[REQ] || s.SQPSN != psn[REP] {
+		t.Errorf("%v: receives from %#x, sends from %#x; REQ had %#x, REP %#x", err, r.RQPSN, s.SQPSN, psn[REQ], psn[REP])
+	}
 	if err := a.Establish(w.now); err != nil {
 		t.Fatal(err)
 	}

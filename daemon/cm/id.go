@@ -456,7 +456,8 @@ func (id *ID) rtr(a *hostq.ModifyQP) {
 	if !c.uc {
 		a.Mask |= attrDestReads | attrMinRNR
 	}
-	a.PathMTU, a.DestQPNum, a.RQPSN = uint32(c.mtu), c.peerQPN, c.peerPSN
+	// The PSN that a side announces is the one from which it wants to receive.
+	a.PathMTU, a.DestQPNum, a.RQPSN = uint32(c.mtu), c.peerQPN, c.psn
 	a.MaxDestRdAtomic, a.MinRNRTimer = min(c.respRes, id.prog.m.cfg.NICs[id.nic].Reads), minRNR
 	a.AH = hostq.AHAttr{DGID: c.gid, SGIDIndex: id.gidIndex(), HopLimit: hopLimit, TrafficClass: id.tos, IsGlobal: 1, PortNum: 1}
 }
@@ -467,6 +468,6 @@ func (id *ID) rts(a *hostq.ModifyQP) {
 	if !c.uc {
 		a.Mask |= attrTimeout | attrRetry | attrRNR | attrReads
 	}
-	a.SQPSN, a.Timeout, a.RetryCnt, a.RNRRetry = c.psn, id.ackTimeout, c.retry, c.rnr
+	a.SQPSN, a.Timeout, a.RetryCnt, a.RNRRetry = c.peerPSN, id.ackTimeout, c.retry, c.rnr
 	a.MaxRdAtomic = min(c.initDepth, id.prog.m.cfg.NICs[id.nic].Reads)
 }

@@ -8,6 +8,7 @@ out=$PWD/build/interop
 # What a virtio machine needs, soft-RoCE, and a channel for commands. What these depend on is found.
 modules="virtio_pci virtio_net virtio_console crc32_generic crc32c_generic rdma_rxe ib_uverbs rdma_ucm ib_umad"
 programs="ibv_rc_pingpong ibv_ud_pingpong ibv_uc_pingpong ibv_devinfo rdma ip
+rping ucmatose udaddy
 ib_write_bw ib_read_bw ib_send_bw ib_atomic_bw ib_write_lat ib_read_lat ib_send_lat ib_atomic_lat"
 provider=$(compgen -G "/usr/lib/x86_64-linux-gnu/libibverbs/librxe-*.so" || true)
 unset LD_LIBRARY_PATH # the VM gets Debian's libibverbs, not ours
@@ -84,6 +85,7 @@ add_program() { # FILE [PLACE]
 }
 for p in $programs; do add_program "$(command -v $p)" /usr/bin/$p; done
 add_program $provider
+add_file "$(ldconfig -p | sed -n 's|.*libgcc_s.so.1.* => ||p' | head -n 1)" /usr/lib/x86_64-linux-gnu/libgcc_s.so.1 # pthread_exit loads it by name
 cp /etc/libibverbs.d/rxe.driver "$root/etc/libibverbs.d/"
 cp "$busybox" "$root/bin/busybox"
 echo 'root:x:0:0:root:/:/bin/sh' >"$root/etc/passwd"
