@@ -23,6 +23,7 @@ func hostile(t testing.TB, data []byte) {
 	other.up(oq, a.nic.Addrs()[0], q.QPN())
 	ud, ah := evil.ud(), evil.ah(b.nic.Addrs()[0])
 	sh := newVillainShared(t, w, evil, other)
+	vx := newVillainXRC(t, w)
 	le := binary.LittleEndian
 	mem := evil.Mem.Bytes()
 	for i := range 16 {
@@ -77,6 +78,8 @@ func hostile(t testing.TB, data []byte) {
 			sh.attack(op, where, payload)
 		case 9: // windows that come and go, bound to anything
 			attackWindows(evil, q, op, where, n)
+		case 10: // XRC domains, queues and QPs that come and go under way
+			vx.attack(w, op, where, uint32(n))
 		default:
 			w.step(1 + int(op&7))
 		}
@@ -90,13 +93,65 @@ func hostile(t testing.TB, data []byte) {
 		t.Fatal("an innocent context died")
 	}
 	w.want(b, 1, 0)
-	for _, p := range []*prog{a, b, evil, other} {
+	for _, p := range []*prog{a, b, evil, other, vx.from, vx.x.prog, vx.y.prog} {
 		p.ctx.Close(w.now)
 	}
 	for _, n := range w.nics {
 		if n.C.Live != (device.Live{}) {
 			t.Fatalf("left over: %+v", n.C.Live)
 		}
+	}
+}
+
+// villainXRC is two programs of an XRC domain that do anything with it, and one that sends to any of their queues.
+type villainXRC struct {
+	from *prog
+	q    *qpair
+	x, y *member
+	open []uint32 // handles of QPs, of either program
+}
+
+func newVillainXRC(t testing.TB, w *world) *villainXRC {
+	file := device.Inode{Dev: 1, Ino: 2}
+	v := &villainXRC{from: newProg(t, w.nics[0]), x: w.member(t, w.nics[1], file), y: w.member(t, w.nics[1], file)}
+	v.q = v.from.sender()
+	to := v.x.responder(1)
+	v.open = append(v.open, to.Handle())
+	v.from.climb(v.q, v.x.nic.Addrs()[0], to.QPN(), toInit, xrcSendRTR, toRTS)
+	v.x.climb(to, v.from.nic.Addrs()[0], v.q.QPN(), toInit, toRTR, 0)
+	return v
+}
+
+func (v *villainXRC) attack(w *world, op byte, where int, n uint32) {
+	m := []*member{v.x, v.y}[where&1]
+	some := v.open[where%len(v.open)]
+	switch op & 15 {
+	case 0, 1, 2:
+		m.q.Post(uint32(where)&15, 1, m.sge(0, n*uint32(op)))
+	case 3, 4, 5: // to its queue, or to one near it
+		v.from.request(v.q, 1, uint8(where>>3)&7, m.num+uint32(where>>8)&1, m.mr.Key(), n*uint32(where&7))
+	case 6:
+		m.ctx.DestroySRQ(m.srq)
+	case 7:
+		m.ctx.DestroyQP(some)
+	case 8:
+		if q, err := m.ctx.OpenQP(&hostq.OpenQP{XRCD: m.xrcd, QPN: v.q.QPN() + uint32(where>>1)&3}); err == nil {
+			v.open = append(v.open, q.Handle())
+		}
+	case 9:
+		if q, err := m.ctx.CreateQP(&hostq.CreateQP{Type: 10, XRCD: uint32(where) & 3}); err == nil {
+			v.open = append(v.open, q.Handle())
+		}
+	case 10:
+		m.ctx.CloseXRCD(uint32(where>>1) & 3)
+	case 11:
+		m.ctx.OpenXRCD(&hostq.OpenXRCD{Flags: uint32(where)}, device.Inode{Ino: uint64(where>>8) & 3})
+	case 12:
+		r := attr(some, device.State(where>>1&7), v.from.nic.Addrs()[0], v.q.QPN())
+		r.Mask = 1 | toRTR*uint32(where>>4&1)
+		m.ctx.ModifyQP(w.now, r)
+	default:
+		w.step(int(n))
 	}
 }
 

@@ -27,7 +27,7 @@ type member struct {
 	q              *hostqtest.Shared
 }
 
-func (w *world) member(t *testing.T, n *device.NIC, key device.Inode) *member {
+func (w *world) member(t testing.TB, n *device.NIC, key device.Inode) *member {
 	t.Helper()
 	m := &member{prog: newProg(t, n)}
 	m.xrcd = must(m.ctx.OpenXRCD(&hostq.OpenXRCD{Flags: oCreat}, key))(t)
