@@ -32,6 +32,7 @@ names() {
     1.17) echo ibv_alloc_buf ibv_free_buf ibv_reg_buf_mr ;;
     1.18) echo _ibv_query_comp_cntr_caps ibv_create_comp_cntr ibv_read_comp_cntr ibv_export_buf_dmabuf_fd ;;
     PRIVATE_25) echo ibv_query_gid_type ibv_cmd_create_qp ibv_get_fw_ver verbs_register_driver_25 ;;
+    PRIVATE_34) echo ibv_query_gid_type ibv_cmd_create_cq_ex2 ibv_wr_opcode_str ibv_cmd_query_device verbs_register_driver_34 ;;
     PRIVATE_57) echo ibv_query_gid_type ibv_cmd_create_cq_ex2 ibv_wr_opcode_str verbs_register_driver_57 ;;
     PRIVATE_59) echo ibv_query_gid_type ibv_cmd_create_cq_ex2 ibv_cmd_reg_mr_ex ibv_cmd_alloc_dmah ibv_cmd_query_port_speed ;;
     PRIVATE_64) echo ibv_query_gid_type ibv_cmd_reg_mr_ex ibv_cmd_export_dmabuf_fd ibv_dmabuf_heap_alloc ibv_wr_opcode_str ;;
