@@ -140,6 +140,35 @@ void migration(void) {
     rdma_destroy_event_channel(y);
 }
 
+/* More events than a socket holds: none is lost, none comes twice. */
+void many(void) {
+    enum { N = 2000 };
+    static struct rdma_cm_id *id[N];
+    static int seen[N];
+    struct rdma_event_channel *ch = rdma_create_event_channel();
+    struct sockaddr_in s;
+    struct rdma_cm_event *e;
+    for (int i = 0; i < N; i++) {
+        OK(rdma_create_id(ch, &id[i], &seen[i], RDMA_PS_TCP));
+        OK(rdma_resolve_addr(id[i], NULL, at(&s, "10.0.0.2", 1), 100));
+    }
+    for (int i = 0; i < N; i++) {
+        e = expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED);
+        ++*(int *)e->id->context;
+        rdma_ack_cm_event(e);
+    }
+    fcntl(ch->fd, F_SETFL, O_NONBLOCK);
+    ERR(rdma_get_cm_event(ch, &e), EAGAIN);
+    for (int i = 0; i < N; i++) {
+        CHECK(seen[i] == 1);
+        OK(rdma_resolve_route(id[i], 100)); /* these nobody takes */
+    }
+    for (int i = N; i--;)
+        OK(rdma_destroy_id(id[i]));
+    ERR(rdma_get_cm_event(ch, &e), EAGAIN);
+    rdma_destroy_event_channel(ch);
+}
+
 static volatile int acked;
 
 static void *ack_later(void *event) {

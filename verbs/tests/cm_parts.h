@@ -57,6 +57,7 @@ void migration(void);
 void acknowledged(void);
 void datagrams(void);
 void groups(void);
+void many(void);
 void forked(void);
 
 #endif

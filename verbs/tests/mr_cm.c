@@ -343,6 +343,7 @@ int main(int argc, char **argv) {
     acknowledged();
     datagrams();
     groups();
+    many();
     forked();
     deaths();
     reconnects(n);
