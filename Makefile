@@ -76,7 +76,7 @@ generate: need-go ## regenerate what is generated from spec/
 install: build ## install below PREFIX (/usr/local), DESTDIR in front of it for packagers; the library stays out of the linker's path
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/mroce
 	install -m 755 $(B)/bin/nicemu $(B)/bin/mroce $(DESTDIR)$(PREFIX)/bin/
-	cp -P $(B)/lib/libibverbs.so* $(B)/lib/librdmacm.so* $(DESTDIR)$(PREFIX)/lib/mroce/
+	cp -rP $(B)/lib/libibverbs.so* $(B)/lib/librdmacm.so* $(B)/lib/rsocket $(DESTDIR)$(PREFIX)/lib/mroce/
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man7 bash-completion/completions)
 	$(B)/bin/nicemu man >$(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1
 	$(B)/bin/mroce man >$(DESTDIR)$(PREFIX)/share/man/man1/mroce.1

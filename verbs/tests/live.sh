@@ -48,6 +48,7 @@ run 100 "$bin/mr_cm" -n $((n / 10))
 run 200 "$bin/mr_fuzzring" -n $((n / 5))
 run 60 "$bin/mr_assist" -n $n
 run 100 "$bin/mr_lifecycle" -n $((n / 2))
+run 120 "$bin/mr_rsocket" -n $((n / 10))
 
 for mode in 2 3; do
     echo "DMA mode $mode:"
