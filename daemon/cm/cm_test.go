@@ -376,6 +376,36 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// TestAnyFamily: a listener at any IPv6 address hears IPv4 as well, unless it said that it does not want to.
+func TestAnyFamily(t *testing.T) {
+	w := newWorld(t, 11, 2)
+	x, y := w.nodes[0], w.nodes[1]
+	y.listenAt(netip.IPv6Unspecified(), 5, PSTCP, qpRC)
+	only := y.id(PSTCP, qpRC)
+	if err := errors.Join(only.Set(2, 1), only.Bind(netip.AddrPortFrom(netip.IPv6Unspecified(), 6)), only.Listen(0)); err != nil {
+		t.Fatal(err)
+	}
+	six := netip.AddrFrom16([16]byte{0xfd, 15: 2})
+	for _, c := range []struct {
+		to    netip.Addr
+		port  uint16
+		heard bool
+	}{{y.addr, 5, true}, {six, 5, true}, {six, 6, true}, {y.addr, 6, false}} {
+		x.dial(c.to, c.port, PSTCP, qpRC, "")
+		if !c.heard {
+			x.take(EvRejected)
+			continue
+		}
+		if e := y.take(EvConnectRequest); e.ID.Info().Src.Addr().Unmap() != c.to || e.ID.Info().Src.Addr().Is4() {
+			t.Errorf("to %v: %v", c.to, e.ID.Info().Src)
+		}
+	}
+	again := y.id(PSTCP, qpRC)
+	if err := again.Bind(netip.AddrPortFrom(netip.IPv4Unspecified(), 6)); err != nil {
+		t.Errorf("IPv4 beside IPv6 only: %v", err)
+	}
+}
+
 // TestBacklog: a listener that is behind loses nothing but time.
 func TestBacklog(t *testing.T) {
 	w := newWorld(t, 8, 2)
