@@ -95,6 +95,40 @@ func (l *lab) udpong(t *testing.T) {
 	}
 }
 
+// TestRsocketKill: kill -9 of one end. The other one ends, and nothing of either is left in the NICs.
+func TestRsocketKill(t *testing.T) {
+	needProgram(t, "rstream")
+	for _, victim := range []string{"client", "server"} {
+		t.Run(victim, func(t *testing.T) {
+			l := up(t, spec{wire: "mem"})
+			empty := l.objects(t)
+			args := []string{"rstream", "-T", "b", "-I", "1000000", "-C", "100"}
+			s := l.start(t, 60*time.Second, "a", append(args, "-b", addrOf["a"])...)
+			time.Sleep(500 * time.Millisecond)
+			c := l.start(t, 60*time.Second, "b", append(args, "-s", addrOf["a"])...)
+			time.Sleep(time.Second)
+			if l.objects(t) == empty || !s.running() || !c.running() {
+				t.Fatalf("they do not run:\n%s%s", s.out.String(), c.out.String())
+			}
+			dead, other := c, s
+			if victim == "server" {
+				dead, other = s, c
+			}
+			dead.cmd.Process.Kill()
+			select {
+			case <-other.done:
+			case <-time.After(10 * time.Second):
+				t.Errorf("the other end still runs 10 s later:\n%s", other.out.String())
+				other.cmd.Process.Kill()
+			}
+			eventually(t, 5*time.Second, "everything freed", func() (bool, string) {
+				now := l.objects(t)
+				return now == empty, now
+			})
+		})
+	}
+}
+
 const echoServer = `import socket,hashlib
 s=socket.socket(); s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1); s.bind(("",PORT)); s.listen(5)
 c,a=s.accept(); h=hashlib.sha256()

@@ -112,6 +112,7 @@ struct rsock {
     struct ibv_qp *qp;
     bool armed;
     bool read_open, write_open, we_shut; /* halves of the connection */
+    bool broken;                         /* the peer went without a word */
 
     /* sending */
     struct ibv_mr *smr;

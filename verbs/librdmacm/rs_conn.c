@@ -191,6 +191,7 @@ static void disconnected(struct rsock *rs) {
         return;
     rs_stream_progress(rs);
     if (rs->state == RS_OPEN) {
+        rs->broken = rs->read_open;
         rs->read_open = rs->write_open = false;
         rs->state = RS_CLOSED;
     }

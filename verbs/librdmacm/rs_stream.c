@@ -493,5 +493,9 @@ ssize_t rs_stream_recv(struct rsock *rs, const struct iovec *iov, int n, int fla
         err = rs->err;
         rs->err = 0;
     }
-    return err && !done ? rs_err(err) : (ssize_t)done;
+    if (err && !done)
+        return rs_err(err);
+    if (!done && rs->broken) /* the end, as of TCP; but rstream looks here whether to ask again */
+        errno = ECONNRESET;
+    return (ssize_t)done;
 }
