@@ -22,9 +22,10 @@ import (
 //  2. The producer index moves, and the thread is woken when it sleeps.
 //  3. Each descriptor is waited for, in order; what was read is copied out.
 //
-// The loop waits for a stranger here, so the wait is bounded: by assistWait at once, and in the long run by half of the
-// loop's time (credit). A program that is stopped is not waited for. What was not done by then is taken back, the call
-// fails with ErrStalled, and so does every later one, at once, until the thread has caught up.
+// The loop waits for a stranger here, so the wait is bounded: by assistWait at once, and in the long run waits that are
+// longer than assistFree have half of the loop's time (credit). A program that is stopped is not waited for. What was not
+// done by then is taken back, the call fails with ErrStalled, and so does every later one, at once, until the thread has
+// caught up.
 type assistSpace struct {
 	m     *hostq.AssistMem
 	raw   []byte
@@ -45,6 +46,7 @@ type assistSpace struct {
 const (
 	assistBatch = 256 // descriptors of a call; half the ring
 	assistWait  = 500 * time.Millisecond
+	assistFree  = 20 * time.Millisecond // a wait that costs no credit: a thread that found no core, on a busy machine
 	assistPeeks = 200                   // looks before the loop yields …
 	assistSpin  = 30 * time.Microsecond // … and how long it does that before it sleeps
 	assistNap   = 5 * time.Millisecond  // how often a sleeping loop looks whether the program lives
@@ -213,7 +215,7 @@ func (s *assistSpace) sleep(begin time.Time, look func() (v uint32, there, ok bo
 	s.credit = min(assistWait, s.credit+begin.Sub(s.asked))
 	defer func() {
 		s.asked = time.Now()
-		s.credit -= s.asked.Sub(begin)
+		s.credit -= max(0, s.asked.Sub(begin)-assistFree)
 		s.m.SetWaiting(0)
 	}()
 	for naps := 1; ; naps++ {
@@ -226,7 +228,7 @@ func (s *assistSpace) sleep(begin time.Time, look func() (v uint32, there, ok bo
 			return v, nil
 		case !ok || !ok2 || !ok3 || gone || s.ended.Load():
 			return v, device.ErrGone
-		case time.Since(begin) > s.credit:
+		case time.Since(begin) > max(s.credit, assistFree):
 			return v, device.ErrStalled
 		}
 		if futexWait(s.m.DoneWord(), done, assistNap) == unix.ETIMEDOUT && naps%2 == 0 {
