@@ -21,7 +21,7 @@ func (l *lab) hears(t testing.TB, host string, server *job) {
 		var s api.Status
 		l.json(t, &s, "status")
 		for _, n := range s.NICs {
-			if strings.HasPrefix(n.Name, host+"/") && n.CM.Listeners > 0 {
+			if (host == "" || strings.HasPrefix(n.Name, host+"/")) && n.CM.Listeners > 0 {
 				return true, ""
 			}
 		}
@@ -139,4 +139,47 @@ func TestF43(t *testing.T) {
 	if out := l.try(20*time.Second, "lab", "exec", "a", "--", "rping", "-s", "-a", "10.0.0.2", "-C", "1"); !strings.Contains(out, "No such device") {
 		t.Errorf("a listens at b's address: %s", out)
 	}
+}
+
+// TestF32Daemon: a NIC that loses its daemon, killed with a connection up, and starts again connects at once: the peer does
+// not take it for somebody it knows.
+func TestF32Daemon(t *testing.T) {
+	needRoot(t)
+	needProgram(t, "ip", "rping")
+	one, two := machine(t, 1), machine(t, 2)
+	ip(t, "link", "add", "mr0", "netns", one.netns, "type", "veth", "peer", "name", "mr0", "netns", two.netns)
+	start := func(m *machineLab, me int) {
+		m.nice(t, 20*time.Second, "up", "--addr", fmt.Sprintf("10.0.0.%d/24", me), "--wire", fmt.Sprintf("udp:192.0.2.%d:4791", me),
+			"--peer", fmt.Sprintf("10.0.0.%d=0:192.0.2.%d:4791", 3-me, 3-me))
+	}
+	for n, m := range []*machineLab{one, two} {
+		ip(t, "-n", m.netns, "addr", "add", fmt.Sprintf("192.0.2.%d/24", n+1), "dev", "mr0")
+		ip(t, "-n", m.netns, "link", "set", "mr0", "up")
+		start(m, n+1)
+		t.Cleanup(func() { m.nice(t, 10*time.Second, "down") })
+	}
+	s := one.run(t, 60*time.Second, "rping", "-s", "-P", "-a", "10.0.0.1")
+	one.hears(t, "", s)
+	for range 3 {
+		c := two.run(t, 30*time.Second, "rping", "-c", "-a", "10.0.0.1", "-C", "1000000")
+		var st api.Status
+		eventually(t, 10*time.Second, "a connection", func() (bool, string) {
+			two.json(t, &st, "status")
+			return len(st.NICs) == 1 && len(st.NICs[0].QPs) > 0 && st.NICs[0].QPs[0].State == "RTS", fmt.Sprint(st.NICs)
+		})
+		if err := sigkill(st.Daemon.PID); err != nil {
+			t.Fatal(err)
+		}
+		c.cmd.Process.Signal(sigterm)
+		<-c.done
+		two.nice(t, 20*time.Second, "down")
+		start(two, 2)
+		began := time.Now()
+		two.run(t, 20*time.Second, "rping", "-c", "-a", "10.0.0.1", "-C", "1").wait(t)
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("connecting anew took %v", took)
+		}
+	}
+	s.cmd.Process.Signal(sigterm)
+	<-s.done
 }
