@@ -111,8 +111,8 @@ func TestSoakUCX(t *testing.T) {
 // ioDemo: UCX's client and server that find each other by address and port, with every byte checked.
 func (l *lab) ioDemo(args string) error {
 	port := l.port()
-	cmd := append([]string{"env", "UCX_SOCKADDR_TLS_PRIORITY=rdmacm"}, ucxEnv("rc_v", words("io_demo", "-q -p "+port+" "+args)...)...)
-	out, err := l.pair(pair{server: cmd, client: append(append([]string{}, cmd...), words("-i", "200 -d 64:100000 -o read,write 10.0.0.1")...), endless: true, limit: 40 * time.Second})
+	cmd := append([]string{"env", "UCX_SOCKADDR_TLS_PRIORITY=rdmacm"}, ucxEnv("rc_v", words("io_demo", "-q -d 64:100000 -p "+port+" "+args)...)...)
+	out, err := l.pair(pair{server: cmd, client: append(append([]string{}, cmd...), words("-i", "200 -o read,write 10.0.0.1")...), endless: true, limit: 40 * time.Second})
 	if err == nil && !regexp.MustCompile(`total min:|read \d|write \d`).MatchString(out) {
 		err = fmt.Errorf("io_demo moved nothing:\n%s", out)
 	}
