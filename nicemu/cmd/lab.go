@@ -14,6 +14,7 @@ import (
 	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/lab"
 	"github.com/metaroce/metaroce/nicemu/labfile"
+	"github.com/metaroce/metaroce/nicemu/view"
 )
 
 func (e *env) labCommand() *cli.Command {
@@ -380,7 +381,31 @@ func (e *env) labExec(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.Exec(h, dir, shellLine(args[1:]))
+	argv := shellLine(args[1:])
+	if spec := s.Tree(h, e.version); spec != nil {
+		err := e.execAnswered(s, h, *spec, dir, argv)
+		var no *noView
+		if !errors.As(err, &no) {
+			return err
+		}
+		if c.Bool("verbose") {
+			e.note("no view of /sys and /dev: %v", no.cause)
+		}
+	}
+	return s.Exec(h, dir, argv)
+}
+
+// execAnswered runs a program in a host without namespaces: this process stays, and its calls about the view are answered.
+func (e *env) execAnswered(s *lab.State, h *lab.Host, spec view.Spec, dir string, argv []string) error {
+	path, environ, err := s.Prepare(h, dir, argv)
+	if err != nil {
+		return err
+	}
+	code, err := e.runAnswered(viewMode{answers: true}, spec, s.Daemons[h.Daemon].Socket, viewed{path: path, argv: argv, environ: environ})
+	if err == nil && code != 0 {
+		err = exitCode(code)
+	}
+	return err
 }
 
 // shellLine lets `lab exec` be the agent of an MPI launcher: like ssh, those hand over one word that is a line for a

@@ -322,6 +322,12 @@ func inHost(t *testing.T, how lab.Isolation, l labInfo) {
 	if out := must(t, "lab", "exec", "a", "--", "pwd"); strings.TrimSpace(out) != cwd {
 		t.Errorf("a program starts in %s", out)
 	}
+	if how == lab.IsolateNone {
+		out := must(t, "lab", "exec", "b", "--", "cat", "/sys/class/infiniband/mr0/ports/1/gids/0", "/sys/class/infiniband_verbs/uverbs0/ibdev")
+		if out != "0000:0000:0000:0000:0000:ffff:7f00:0102\nmr0\n" {
+			t.Errorf("view of b, by answered calls: %q", out)
+		}
+	}
 	if how != lab.IsolateNone {
 		if out := must(t, "lab", "exec", "a", "hostname"); strings.TrimSpace(out) != "a" {
 			t.Errorf("host name %s", out)

@@ -15,6 +15,7 @@ import (
 	"github.com/metaroce/metaroce/nicemu/labfile"
 	"github.com/metaroce/metaroce/nicemu/rundir"
 	"github.com/metaroce/metaroce/nicemu/space"
+	"github.com/metaroce/metaroce/nicemu/view"
 )
 
 // StepCommand is the hidden command that finishes entering a host: working directory, then the program.
@@ -78,20 +79,33 @@ func (s *State) HostEnv(h *Host, libdir string) [][2]string {
 // sysfs is a tree for programs that ask our library where sysfs is, for hosts without a view.
 func (s *State) sysfs(h *Host) string { return filepath.Join(s.dir, "sysfs", h.Name) }
 
-// Exec becomes the program, in the host. It only returns on error.
-func (s *State) Exec(h *Host, libdir string, argv []string) error {
+// Prepare checks that the program can run in the host and records that it does, in this process. It returns the program's
+// path and environment.
+func (s *State) Prepare(h *Host, libdir string, argv []string) (path string, env []string, err error) {
 	if s.Health() == "down" {
-		return fail.Failf("lab %s is not running any more (its daemon is gone; log: %s); `nicemu lab down %s` cleans up", s.Name, s.Daemons[0].Log, s.Name)
+		return "", nil, fail.Failf("lab %s is not running any more (its daemon is gone; log: %s); `nicemu lab down %s` cleans up", s.Name, s.Daemons[0].Log, s.Name)
 	}
 	if d := s.Daemons[h.Daemon]; d.Process == nil || !d.Process.Alive() {
-		return fail.Failf("the daemon of host %s is gone (log: %s); `nicemu lab down %s` and `lab up` bring it back", h.Name, d.Log, s.Name)
+		return "", nil, fail.Failf("the daemon of host %s is gone (log: %s); `nicemu lab down %s` and `lab up` bring it back", h.Name, d.Log, s.Name)
 	}
-	env := WithEnv(s.HostEnv(h, libdir))
-	path, err := LookPath(argv[0])
+	if path, err = LookPath(argv[0]); err != nil {
+		return "", nil, err
+	}
+	return path, WithEnv(s.HostEnv(h, libdir)), s.record(h, argv)
+}
+
+// Tree is what a host without a view of its own shows to programs whose calls are answered, or nil.
+func (s *State) Tree(h *Host, version string) *view.Spec {
+	if h.NS != nil || s.NoView || s.Kind != KindLab {
+		return nil
+	}
+	return s.view(h, s.sysfs(h), version)
+}
+
+// Exec becomes the program, in the host. It only returns on error.
+func (s *State) Exec(h *Host, libdir string, argv []string) error {
+	path, env, err := s.Prepare(h, libdir, argv)
 	if err != nil {
-		return err
-	}
-	if err := s.record(h, argv); err != nil {
 		return err
 	}
 	switch {

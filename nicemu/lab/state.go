@@ -57,6 +57,7 @@ type State struct {
 	Hosts     []Host          `json:"hosts"`
 	Programs  []string        `json:"-"`
 	Ready     bool            `json:"ready"`
+	NoView    bool            `json:"no_view,omitempty"`
 
 	dir string
 }

@@ -121,7 +121,7 @@ func (s *State) DownCommand() string {
 func newState(l *labfile.Lab, c choice, wire, dir string, o Options) *State {
 	s := &State{
 		Kind: KindLab, Name: l.Name, File: o.File, Created: time.Now().Round(time.Second), Wire: wire, Transport: l.Transport,
-		Isolation: c.isolation, Planes: l.Planes, Plane: l.Plane, dir: dir,
+		Isolation: c.isolation, Planes: l.Planes, Plane: l.Plane, NoView: o.NoView, dir: dir,
 	}
 	switch {
 	case c.isolation == IsolateNone:
