@@ -125,10 +125,14 @@ func runAnswer(args []string) error {
 	c.ExtraFiles, c.Stdin, c.Stdout, c.Stderr = []*os.File{theirs}, os.Stdin, os.Stdout, os.Stderr
 	served := make(chan struct{})
 	refused := ""
-	code, err := runChild(c, func(int) {
+	code, err := runChild(c, func(pid int) {
 		theirs.Close()
 		go dieWith(sock, c)
 		r := hearListener(ours)
+		if err := answer.MayRead(pid); r.tree != nil && err != nil {
+			r = report{text: err.Error()}
+			_ = c.Process.Kill() // it waits for its first answer
+		}
 		if r.tree == nil {
 			refused = r.text
 			close(served)

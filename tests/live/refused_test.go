@@ -5,34 +5,13 @@ package live
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/metaroce/metaroce/nicemu/view/answer/answertest"
 )
-
-// refuseCommand makes the test binary a program that runs others where neither mounts nor namespaces are allowed.
-const refuseCommand = "refuse"
-
-func TestMain(m *testing.M) {
-	if len(os.Args) > 2 && os.Args[1] == refuseCommand {
-		runtime.LockOSThread()
-		err := answertest.Refuse()
-		if err == nil {
-			path, _ := exec.LookPath(os.Args[2])
-			err = syscall.Exec(path, os.Args[2:], os.Environ())
-		}
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
 
 // viewRefused is a station where neither mounts nor namespaces are allowed, of root or of an ordinary user, with a NIC.
 func viewRefused(t *testing.T, user bool) *lab {
@@ -42,18 +21,18 @@ func viewRefused(t *testing.T, user bool) *lab {
 		needRoot(t) // to become one
 		l = userStation(t)
 	}
-	// The test binary, where everybody may run it.
+	// The program that refuses, where everybody may run it.
 	dir := t.TempDir()
 	chmodParents(t, dir)
-	self := filepath.Join(dir, "refuse")
-	text, err := os.ReadFile(os.Args[0])
+	refuse := filepath.Join(dir, "refuse")
+	text, err := os.ReadFile(build(t, "tests/refuse"))
 	if err == nil {
-		err = os.WriteFile(self, text, 0o755)
+		err = os.WriteFile(refuse, text, 0o755)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.prefix = append(l.prefix, self, refuseCommand)
+	l.prefix = append(l.prefix, refuse, "n")
 	l.nic(t)
 	return l
 }

@@ -193,6 +193,15 @@ func (s *Server) open(at, dir string, flags uint64) (int64, error) {
 	return 0, errGiven
 }
 
+// MayRead reports why the memory of a process cannot be read, without which nothing can be answered.
+func MayRead(pid int) error {
+	fd, err := memory(uint32(pid), unix.O_RDONLY)
+	if err != nil {
+		return fmt.Errorf("cannot read the program's memory: %w", err)
+	}
+	return unix.Close(fd)
+}
+
 func memory(pid uint32, flags int) (int, error) {
 	return unix.Open(fmt.Sprintf("/proc/%d/mem", pid), flags|unix.O_CLOEXEC, 0)
 }
