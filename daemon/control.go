@@ -198,6 +198,10 @@ func (c *client) reach() bool {
 	if c.guard[0] == 0 {
 		return false
 	}
+	if c.d.cfg.CopyThreads {
+		c.noWay = errCopyThreads
+		return false
+	}
 	s, err := openSpace(c.pid, c.guard[0], c.guard[1])
 	if err != nil {
 		c.noWay = err
@@ -209,6 +213,8 @@ func (c *client) reach() bool {
 	}
 	return true
 }
+
+var errCopyThreads = errors.New("this daemon is told to leave it to programs")
 
 // doAssist takes a copy thread as the way into the program's memory.
 func doAssist(c *client, m *hostq.Assist, fds []int) answer {

@@ -37,6 +37,7 @@ type Config struct {
 	Log         *slog.Logger        // nil: silent
 	Mgmt        map[string]MgmtFunc // commands besides the built-in ones
 	MemoryLimit int64               // Run: bytes at which the garbage collector starts; 0 = an eighth of the memory, at most 1 GiB
+	CopyThreads bool                // programs copy by themselves, although the daemon could reach their memory
 	NoIdleSpin  bool                // sleep at once when there is nothing to do (tests on shared machines)
 }
 

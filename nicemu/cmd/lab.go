@@ -76,6 +76,7 @@ func labUpFlags() []cli.Flag {
 		&cli.StringFlag{Name: "wire", Usage: "tap, udp or mem instead of what the file says"},
 		&cli.BoolFlag{Name: "daemon-per-host", Usage: "one daemon a host, so that one can be killed; TCP then goes beside the planes"},
 		&cli.StringFlag{Name: "group", Usage: "let this group use the lab's NICs too"},
+		&cli.StringFlag{Name: "dma", Usage: "how programs' memory is reached: auto, or assist (each program copies by itself: slower, and a wait for its memory is bounded)", Value: "auto"},
 		&cli.StringFlag{Name: "oob", Usage: "how TCP between hosts travels: planes (over the NIC, as with a real one) or veth (beside it); default: planes where possible, veth with --daemon-per-host"},
 		&cli.StringFlag{Name: "isolation", Usage: "how hosts are kept apart: root, user or none; default: the best this machine allows"},
 		&cli.BoolFlag{Name: "no-view", Usage: "show programs the machine's own /sys and /dev"},
@@ -172,8 +173,12 @@ func (e *env) bringUp(c *cli.Context) (*lab.State, error) {
 	if err := lab.CheckGroup(c.String("group")); err != nil {
 		return nil, err
 	}
+	dma, err := lab.CheckDMA(c.String("dma"))
+	if err != nil {
+		return nil, err
+	}
 	return lab.Up(c.Context, l, lab.Options{
-		Isolation: how, OOB: oob,
+		Isolation: how, OOB: oob, DMA: dma,
 		File: name, Version: e.version, DaemonPerHost: c.Bool("daemon-per-host"), Group: c.String("group"), NoView: c.Bool("no-view"),
 		Note: func(s string) { e.note("%s", s) },
 	})

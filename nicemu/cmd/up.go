@@ -38,6 +38,7 @@ func (e *env) upCommand() *cli.Command {
 			&cli.DurationFlag{Name: "noise", Usage: "the wires' timing noise, floor of delay targets and loss timers; by the wire unless given (2ms: shared cores)"},
 			&cli.StringFlag{Name: "socket", Usage: "path of the control socket"},
 			&cli.StringFlag{Name: "group", Usage: "let this group use the NIC too"},
+			&cli.StringFlag{Name: "dma", Usage: "how programs' memory is reached: auto, or assist (each program copies by itself: slower, and a wait for its memory is bounded)", Value: "auto"},
 			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "leave the daemon running in the background (the default)"},
 			&cli.BoolFlag{Name: "foreground", Usage: "stay, show the log, end the NIC on Ctrl-C (for systemd)"},
 			jsonFlag(),
@@ -65,8 +66,12 @@ func (e *env) up(c *cli.Context) error {
 	if c.Bool("foreground") && c.Bool("detach") {
 		return fail.Usagef("--foreground and --detach exclude each other")
 	}
+	dma, err := lab.CheckDMA(c.String("dma"))
+	if err != nil {
+		return err
+	}
 	o := lab.NICOptions{
-		NIC: nic, Socket: c.String("socket"), Group: c.String("group"), Version: e.version,
+		NIC: nic, Socket: c.String("socket"), Group: c.String("group"), DMA: dma, Version: e.version,
 		Note: func(s string) { e.note("%s", s) },
 	}
 	s, err := lab.UpNIC(c.Context, o)

@@ -115,6 +115,17 @@ func CheckGroup(name string) error {
 	return nil
 }
 
+// CheckDMA reads a --dma: "" is the best way that works.
+func CheckDMA(how string) (string, error) {
+	switch how {
+	case "auto":
+		return "", nil
+	case "assist":
+		return how, nil
+	}
+	return "", fail.Usagef("--dma %s: auto or assist", how)
+}
+
 // answers reports whether somebody listens at a control socket.
 func answers(socket string) bool {
 	c, err := net.DialTimeout("unixpacket", socket, time.Second)

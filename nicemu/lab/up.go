@@ -28,6 +28,7 @@ type Options struct {
 	Version       string
 	DaemonPerHost bool
 	Group         string
+	DMA           string // as serve.Config.DMA
 	NoView        bool
 	Isolation     Isolation    // "" = the best this machine allows
 	OOB           string       // planes, veth; "" = over the planes where a host port is possible
@@ -318,7 +319,7 @@ func (s *State) configs(l *labfile.Lab, o Options, taps map[space.TAP]*os.File, 
 	all := make([]daemonConfig, len(s.Daemons))
 	for i, d := range s.Daemons {
 		all[i].config = &serve.Config{
-			Name: d.Name, Socket: d.Socket, Group: o.Group, Transport: s.Transport, Version: o.Version, Seed: l.Seed,
+			Name: d.Name, Socket: d.Socket, Group: o.Group, DMA: o.DMA, Transport: s.Transport, Version: o.Version, Seed: l.Seed,
 			Spool: filepath.Join(s.dir, "spool"), Impair: l.Impair,
 		}
 	}

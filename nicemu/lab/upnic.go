@@ -22,6 +22,7 @@ type NICOptions struct {
 	NIC     serve.NIC
 	Socket  string // "" = the usual place
 	Group   string
+	DMA     string // as serve.Config.DMA
 	Version string
 	Note    func(string)
 }
@@ -66,7 +67,7 @@ func UpNIC(ctx context.Context, o NICOptions) (*State, error) {
 	nic.Addrs = o.NIC.Prefixes
 	s.Hosts = []Host{{Name: host, NICs: []NIC{nic}}}
 	cfg := &serve.Config{
-		Name: name, Socket: socket, Group: o.Group, Transport: s.Transport, Version: o.Version, Seed: secretSeed(), Private: true,
+		Name: name, Socket: socket, Group: o.Group, DMA: o.DMA, Transport: s.Transport, Version: o.Version, Seed: secretSeed(), Private: true,
 		Spool: filepath.Join(dir, "spool"), NICs: []serve.NIC{o.NIC},
 	}
 	if err := os.MkdirAll(cfg.Spool, 0o700); err != nil {

@@ -17,6 +17,7 @@ type Config struct {
 	Socket    string           `json:"socket"`
 	Group     string           `json:"group,omitempty"` // group that may use the socket besides the user
 	Transport string           `json:"transport"`
+	DMA       string           `json:"dma,omitempty"` // assist: by copy threads in the programs; "" = the best way that works
 	Version   string           `json:"version"`
 	Seed      uint64           `json:"seed"`
 	Private   bool             `json:"private,omitempty"` // strangers may reach it: what nobody may guess comes from the system, not from the seed

@@ -68,6 +68,7 @@ func Run(ctx context.Context, path string) error {
 	go s.followHostPorts(ctx)
 	return daemon.Run(ctx, daemon.Config{
 		Socket: cfg.Socket, Group: cfg.Group, NICs: nics, Version: cfg.Version, Log: s.log, Mgmt: s.commands(),
+		CopyThreads: cfg.DMA == "assist",
 		MemoryLimit: 1<<30 + int64(len(s.planes))*bytesPerPlane,
 	})
 }

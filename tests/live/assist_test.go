@@ -98,6 +98,22 @@ func TestAssistStopped(t *testing.T) {
 	l.pair(t, 20*time.Second, "a", "b", "ib_write_bw", "-n", "500")
 }
 
+// TestAssistFlag: a daemon that is told to leave copying to programs.
+func TestAssistFlag(t *testing.T) {
+	needProgram(t, "ib_write_bw")
+	l := up(t, spec{wire: "mem", flags: []string{"--dma", "assist"}})
+	s, c := l.startPair(t, 30*time.Second, "a", "b", "ib_write_bw", "-D", "2")
+	eventually(t, 5*time.Second, "both programs copy by themselves", func() (bool, string) {
+		w, _ := l.ways(t)
+		return w["assist"] == 2, sorted(w)
+	})
+	c.wait(t)
+	s.wait(t)
+	if out := l.try(5*time.Second, "lab", "up", "two-hosts", "--dma", "never"); !strings.Contains(out, "exit 2") {
+		t.Errorf("--dma never:\n%s", out)
+	}
+}
+
 // TestAssistFigures prints the figures of docs/performance.md for the three modes; run it alone, with -v.
 func TestAssistFigures(t *testing.T) {
 	needProgram(t, "ib_write_bw", "ib_write_lat")
