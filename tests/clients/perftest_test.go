@@ -68,10 +68,16 @@ func bandwidth(verb string) []row {
 			all, inline, uc, events,
 			pt(p, "UD", clean(waits), "-c UD -s 1024 -n 1000"),
 			pt(p, "UD, multicast `-g`", clean(waits), "-c UD -s 1024 -n 500 -g -M "+group),
+			pt(p, "by rdma_cm, 16 QPs `-R -q 16`", lossy, "-R -q 16 -n 100"),
+			pt(p, "by rdma_cm, UD", clean(waits), "-R -c UD -s 1024 -n 500"),
 			pt(p, "shared receive queue `--use-srq -q 16`", lossy, "--use-srq -q 16 -n 200"),
 			pt(p, "UD, shared receive queue", clean(waits), "-c UD --use-srq -s 1024 -n 500"),
 		},
-		"write":  {all, inline, uc},
+		"write": {
+			all, inline, uc,
+			pt(p, "on-demand paging `--odp`", lossy, size+"--odp -n 500"),
+			pt(p, "a region for each QP, path MTU 1024", lossy, "-q 4 --mr_per_qp -m 1024 -n 200"),
+		},
 		"read":   {all, events, pt(p, "one outstanding `-o 1`", lossy, "-s 4096 -o 1 -n 500")},
 		"atomic": {events, pt(p, "compare and swap", lossy, "-A CMP_AND_SWAP -n 1000")},
 	})...)

@@ -60,6 +60,16 @@ func ucx() *suite {
 		s.rows = append(s.rows, row{program: "ucx_perftest", feature: tr.name + ": tag, 16 KiB, 20 s at 10 % loss", net: loss10, smoke: tr.name == "rc_verbs",
 			run: func(l *lab) error { return l.ucxFor(20*time.Second, tr.tls) }})
 	}
+	s.rows = append(s.rows,
+		row{program: "ucx_perftest", feature: "rc_verbs: 4 threads", net: lossy, run: func(l *lab) error {
+			return l.ucxPerftest(60*time.Second, "rc_v", "-t tag_bw -s 4096 -n 500 -w 10 -T 4 -M multi")
+		}},
+		row{program: "ucx_perftest", feature: "whatever UCX chooses but shared memory", net: lossy, run: func(l *lab) error {
+			return l.ucxChooses(64<<10, 500)
+		}},
+		row{program: "ucx_perftest", feature: "rc_verbs: wake-up by events `-I`", net: lossy, run: func(l *lab) error {
+			return l.ucxPerftest(60*time.Second, "rc_v", "-t tag_bw -s 65536 -n 500 -w 10 -I")
+		}})
 	for _, o := range []struct{ feature, args string }{{"tags", ""}, {"active messages", "-A"}} {
 		s.rows = append(s.rows, row{program: "io_demo", feature: "connects by rdma_cm, rc_verbs: " + o.feature, net: lossy, smoke: o.args == "",
 			run: func(l *lab) error { return l.ioDemo(o.args) }})
@@ -77,6 +87,29 @@ func ucxQuiet(out string, err error) error {
 
 func ucxEnv(tls string, program ...string) []string {
 	return append([]string{"env", "UCX_TLS=" + tls + ",self", "UCX_NET_DEVICES=mr0:1"}, program...)
+}
+
+// ucxChooses: UCX finds the NIC by itself, and all goes through it.
+func (l *lab) ucxChooses(size, n int) error {
+	before, err := l.counters()
+	if err != nil {
+		return err
+	}
+	port := l.port()
+	cmd := []string{"env", "UCX_TLS=^sysv,posix,cma", "ucx_perftest", "-p", port} // the hosts of a lab have one boot ID, and UCX thinks that they are one
+	client := append(append([]string{}, cmd...), words("a", fmt.Sprintf("-t tag_bw -w 10 -s %d -n %d", size, n))...)
+	out, err := l.pair(pair{server: cmd, client: client, listen: port, limit: time.Minute})
+	if err != nil {
+		return err
+	}
+	after, err := l.counters()
+	if err != nil {
+		return err
+	}
+	if got := after["b"].Out - before["b"].Out; got < uint64(size*n) {
+		err = fmt.Errorf("%d bytes had to move, and the NIC counted %d:\n%s", size*n, got, out)
+	}
+	return ucxQuiet(out, err)
 }
 
 func (l *lab) ucxPerftest(limit time.Duration, tls, args string) error {

@@ -90,7 +90,7 @@ func (r *MPIRow) seconds(b *bed.Bed, program string, env ...string) (float64, er
 	// Ranks that wait give their core to others: there are more of them than cores. Without, TCP takes milliseconds for 8 bytes,
 	// as UCX over TCP only spins; our library yields by itself.
 	env = append(env, "OMPI_MCA_mpi_yield_when_idle=1")
-	cmd, err := b.MPIRun(mpi, ranks, env, program, "time", r.Operation, strconv.Itoa(r.Bytes), "0.5")
+	cmd, err := b.MPIRun(bed.MPI{Name: mpi, Ranks: ranks, Env: env}, program, "time", r.Operation, strconv.Itoa(r.Bytes), "0.5")
 	if err != nil {
 		return 0, err
 	}

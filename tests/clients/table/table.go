@@ -84,10 +84,11 @@ func Write(front string, about map[string]string, rows []Row) string {
 
 // Front returns what stands in a document before its first table's heading.
 func Front(text string) string {
-	if i := strings.Index(text, "\n"+heading); i >= 0 {
-		return text[:i]
+	i := strings.Index(text, "\n"+columns+"\n")
+	if i < 0 {
+		return text
 	}
-	return text
+	return text[:max(strings.LastIndex(text[:i], "\n"+heading), 0)]
 }
 
 // Difference is what a run says that the kept table does not.

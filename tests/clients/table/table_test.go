@@ -16,7 +16,7 @@ var kept = []Row{
 
 func TestRoundTrip(t *testing.T) {
 	about := map[string]string{"raw": "Some words | with a bar."}
-	text := Write("# Title\n\n| not | a | row |\n|---|---|---|\n| x | y | z |\n", about, kept)
+	text := Write("# Title\n\n| not | a | row |\n|---|---|---|\n| x | y | z |\n\n## Words\nMore.\n", about, kept)
 	got, err := Parse(text)
 	if err != nil || cmp.Diff(kept, got) != "" {
 		t.Fatalf("%v\n%s", err, cmp.Diff(kept, got))
