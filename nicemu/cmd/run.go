@@ -19,7 +19,7 @@ func (e *env) runCommand() *cli.Command {
 			"\n\nThe program finds our libibverbs.so.1 through LD_LIBRARY_PATH, and the files of a real NIC in /sys and /dev\n" +
 			"through a view: a mount namespace (root), a user and mount namespace (anybody), answered system calls (seccomp,\n" +
 			"where namespaces are refused, as in Docker), or none. It has ports, GIDs and counters, which follow the NIC\n" +
-			"(docs/view.md). seccomp costs some microseconds for each file that is opened, and programs with the\n" +
+			"(docs/view.md). seccomp costs about 35 µs for each call that names a file, and programs with the\n" +
 			"set-user-ID bit get no other rights.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "nic", Usage: "which NICs the program sees: HOST/mrN, HOST or mrN, comma-separated"},

@@ -1,6 +1,6 @@
 // Package answer shows a program the files of the view where neither mounts nor namespaces are allowed: the kernel is
 // told, by a seccomp filter, to ask a supervisor about every system call that names a file, and the supervisor answers
-// those about our files itself. It needs no rights, reaches static programs and children, and costs a few microseconds
+// those about our files itself. It needs no rights, reaches static programs and children, and costs some tens of microseconds
 // for every such call.
 //
 // The order:
