@@ -168,3 +168,39 @@ func TestRsocketPreload(t *testing.T) {
 	l.start(t, 30*time.Second, "a", append(preload, "sh", "-c", again("iperf3 -4 -t 1 -c 127.0.0.1 -p "+p))...).wait(t)
 	s.wait(t)
 }
+
+const crossServer = `import socket,time
+s=socket.socket(); s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1); s.bind(("",PORT)); s.listen(5)
+for i in range(24):
+    c,a=s.accept(); assert c.recv(1)==b"?"
+    c.sendall(b"x"*100000)
+    if i%2: c.shutdown(socket.SHUT_WR)
+    c.close()
+`
+
+const crossClient = `import socket,time
+for i in range(24):
+    while True:
+        try: s=socket.create_connection(("10.0.0.1",PORT)); break
+        except OSError: assert i==0; time.sleep(.1)
+    s.sendall(b"?"); time.sleep(i*.001); s.shutdown(socket.SHUT_WR)
+    n=0
+    while True:
+        b=s.recv(65536)
+        if not b: break
+        n+=len(b)
+    assert n==100000,(i,n)
+    s.close()
+`
+
+// TestRsocketCrossing: the asking end says that it has no more to say while the answer, and the end of it, is under way: it
+// gets all of it. The wire is slow, so that they cross.
+func TestRsocketCrossing(t *testing.T) {
+	needProgram(t, "python3")
+	l := up(t, spec{wire: "mem", impair: "  - {delay: 5ms}\n"})
+	preload := []string{"env", "LD_PRELOAD=" + build(t, "lib/rsocket/librspreload.so")}
+	p := port()
+	s := l.start(t, 60*time.Second, "a", append(preload, "/usr/bin/python3", "-c", strings.ReplaceAll(crossServer, "PORT", p))...)
+	l.start(t, 60*time.Second, "b", append(preload, "/usr/bin/python3", "-c", strings.ReplaceAll(crossClient, "PORT", p))...).wait(t)
+	s.wait(t)
+}

@@ -97,12 +97,10 @@ static void finish(struct mr_assist_desc *d, uint32_t state) {
 
 static ssize_t move(struct mr_assist_thread *t, struct batch *b) {
     ssize_t n;
-    pthread_mutex_lock(&t->copying);
     if (b->write)
         n = preadv(t->fd, b->iov, b->iovs, b->off);
     else
         n = pwritev(t->fd, b->iov, b->iovs, b->off);
-    pthread_mutex_unlock(&t->copying);
     return n < 0 ? 0 : n;
 }
 
@@ -129,6 +127,7 @@ static void work(struct mr_assist_thread *t, uint32_t prod) {
     struct batch b = {.n = 0};
     uint32_t from = t->next;
 
+    pthread_mutex_lock(&t->copying); /* what was taken cannot be taken back: mr_assist_settle waits for it, too */
     while (t->next != prod && b.n < (int)BATCH) {
         struct mr_assist_desc *d = &t->page->desc[t->next % MR_ASSIST_DESCS];
         uint32_t posted = MR_ASSIST_POSTED;
@@ -144,6 +143,7 @@ static void work(struct mr_assist_thread *t, uint32_t prod) {
             join(&b, d);
     }
     copy(t, &b);
+    pthread_mutex_unlock(&t->copying);
     __atomic_fetch_add(&t->page->done, t->next - from, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&t->page->waiting, __ATOMIC_SEQ_CST))
         syscall(SYS_futex, &t->page->done, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);

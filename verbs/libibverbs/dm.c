@@ -180,9 +180,17 @@ MR_EXPORT struct ibv_dm *ibv_import_dm(struct ibv_context *c, uint32_t handle) {
         free(dm);
         return mr_null(err);
     }
+    dm->imported = true;
+    atomic_store(&dm->refs, 1); /* a region over it outlives its handle */
     return finish(dm, c, handle);
 }
 
+/* A region over it is gone, or the handle of one that was imported. */
+void mr_dm_put(struct mr_dm *dm) {
+    if (atomic_fetch_sub(&dm->refs, 1) == 1 && dm->imported)
+        drop(dm);
+}
+
 MR_EXPORT void ibv_unimport_dm(struct ibv_dm *dm) {
-    drop((struct mr_dm *)dm);
+    mr_dm_put((struct mr_dm *)dm);
 }

@@ -217,7 +217,7 @@ static void drop(struct mr_ctx *ctx, struct mr_mr *m) {
     if (m->kind == MR_MR_MAPPED)
         munmap(m->map, m->map_len);
     if (m->kind == MR_MR_DM)
-        atomic_fetch_sub(&m->dm->refs, 1);
+        mr_dm_put(m->dm);
     free(m);
 }
 
@@ -285,6 +285,7 @@ MR_EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void
     err = MR_CALL(ctx, MR_OP_REREG_MR, &req, &rep);
     if (err) /* the daemon changes all or nothing: the old region is still good */
         return err == EOPNOTSUPP || err == EINVAL ? IBV_REREG_MR_ERR_INPUT : IBV_REREG_MR_ERR_CMD;
+    mr_assist_settle(ctx);
     list_del(ctx, m);
     if (flags & IBV_REREG_MR_CHANGE_PD)
         mr->pd = pd;

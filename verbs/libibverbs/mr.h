@@ -243,7 +243,8 @@ struct mr_dm {
     struct ibv_dm ibv;
     uint8_t *base;
     uint64_t length, mapped;
-    _Atomic int refs;        /* regions registered over it */
+    _Atomic int refs; /* regions registered over it, and an importer's handle */
+    bool imported;
     struct ibv_context *own; /* of a forked child, which has no part in ibv.context */
 };
 
@@ -260,6 +261,7 @@ struct mr_mr {
     void *map;            /* MR_MR_MAPPED: what was mapped for it */
     size_t map_len;
 };
+void mr_dm_put(struct mr_dm *dm);
 struct ibv_mr *mr_reg(struct ibv_pd *pd, const struct mr_mr *want, unsigned access);
 /* An address of a work request as a pointer of this program; NULL when the key is not known here. */
 void *mr_sge_pointer(struct mr_ctx *ctx, uint32_t lkey, uint64_t addr);

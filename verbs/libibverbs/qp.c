@@ -426,6 +426,7 @@ MR_EXPORT int ibv_destroy_qp(struct ibv_qp *ibqp) {
         pthread_mutex_unlock(&ctx->table_lock);
         return mr_err(err);
     }
+    mr_assist_settle(ctx);
     mr_name_del(ctx, &qp->name);
     uint32_t async = qp->async_got;
     if (!ctx->forked)

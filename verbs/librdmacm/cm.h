@@ -44,8 +44,10 @@ struct cm_chan {
     uint32_t handle;
     struct cm_daemon *d;
     pthread_mutex_t lock;
-    uint32_t readers; /* threads that wait for an event */
-    bool closed;      /* with readers: they never come back, as from a kernel's file that is closed under them */
+    pthread_mutex_t order; /* events are taken and looked up in turn; taken before id->lock */
+    uint32_t readers;      /* threads that wait for an event */
+    int32_t over;          /* datagrams to be taken back less those that a reader took for nothing */
+    bool closed;           /* with readers: they never come back, as from a kernel's file that is closed under them */
 };
 MR_HIDDEN_INLINE struct cm_chan *to_chan(struct rdma_event_channel *c) {
     return (struct cm_chan *)c;
@@ -57,7 +59,7 @@ struct cm_group {
     uint32_t handle;
     uint32_t got, completed; /* events (id->lock) */
     union ibv_gid mgid;
-    bool attached;
+    bool attached, send_only;
     struct cm_group *next;
 };
 

@@ -28,6 +28,7 @@ MR_EXPORT struct rdma_event_channel *rdma_create_event_channel(void) {
     }
     c->handle = rep.handle;
     pthread_mutex_init(&c->lock, NULL);
+    pthread_mutex_init(&c->order, NULL);
     return &c->ev;
 }
 
@@ -56,9 +57,13 @@ MR_EXPORT void rdma_destroy_event_channel(struct rdma_event_channel *ch) {
 
 /* Takes back datagrams whose events are gone. */
 void cm_drain(struct rdma_event_channel *ch, uint32_t signals) {
+    struct cm_chan *c = to_chan(ch);
     uint64_t b;
-    while (signals-- && mr_recv_now(ch->fd, &b, sizeof b, 0) > 0)
-        ;
+    pthread_mutex_lock(&c->lock);
+    c->over += (int32_t)signals;
+    while (c->over > 0 && mr_recv_now(ch->fd, &b, sizeof b, 0) > 0)
+        c->over--;
+    pthread_mutex_unlock(&c->lock);
 }
 
 static void completed(struct cm_id *id) {
@@ -175,7 +180,7 @@ static void on_join(struct cm_event *e, const struct mr_cm_event *m, struct cm_i
         e->group = g;
         memcpy(&g->mgid, m->ah.dgid, 16);
         e->ev.param.ud.private_data = g->context;
-        if (!e->ev.status && id->id.qp) {
+        if (!e->ev.status && id->id.qp && !g->send_only) {
             int err = ibv_attach_mcast(id->id.qp, &g->mgid, 0);
             g->attached = !err;
             e->ev.status = -err;
@@ -273,36 +278,49 @@ static ssize_t wait_signal(struct cm_chan *c) {
     return n;
 }
 
+/* Takes the event that a datagram was for. 0, -1 and errno, or 1: there is none, or it is not for the program. */
+static int next_event(struct cm_chan *c, struct rdma_cm_event **out) {
+    struct mr_handle req = {.handle = c->handle};
+    struct mr_cm_event m;
+    if (CM_CALL(c->d, MR_OP_CM_GET_EVENT, &req, &m)) {
+        if (errno != ENODATA)
+            return errno == EIO ? removal(c, out) : -1;
+        pthread_mutex_lock(&c->lock); /* its ID was destroyed meanwhile: one less to be taken back for that */
+        c->over--;
+        pthread_mutex_unlock(&c->lock);
+        return 1;
+    }
+    struct cm_id *id = cm_id_find(c->d, m.listen_id ? m.listen_id : m.id);
+    if (!id)
+        return 1;
+    struct cm_event *e = calloc(1, sizeof *e);
+    if (e && take(e, &m, id)) {
+        *out = &e->ev;
+        return 0;
+    }
+    free(e);
+    completed(id);
+    return e ? 1 : mr_minus1(ENOMEM);
+}
+
 MR_EXPORT int rdma_get_cm_event(struct rdma_event_channel *ch, struct rdma_cm_event **out) {
     if (!ch || !out)
         return mr_minus1(EINVAL);
     struct cm_chan *c = to_chan(ch);
-    struct mr_cm_event m;
 
+    if (atomic_load(&c->d->gone)) /* or a forked child, which must not take what is its parent's */
+        return removal(c, out);
     for (;;) {
         ssize_t n = wait_signal(c);
         if (n < 0 && errno != ECONNRESET)
             return -1;
         if (n <= 0)
             return removal(c, out);
-        struct mr_handle req = {.handle = c->handle};
-        if (CM_CALL(c->d, MR_OP_CM_GET_EVENT, &req, &m)) {
-            if (errno == ENODATA)
-                continue;
-            return errno == EIO ? removal(c, out) : -1;
-        }
-        struct cm_id *id = cm_id_find(c->d, m.listen_id ? m.listen_id : m.id);
-        if (!id)
-            continue; /* it is being destroyed by another thread */
-        struct cm_event *e = calloc(1, sizeof *e);
-        if (e && take(e, &m, id)) {
-            *out = &e->ev;
-            return 0;
-        }
-        free(e);
-        completed(id);
-        if (!e)
-            return mr_minus1(ENOMEM);
+        pthread_mutex_lock(&c->order);
+        int got = next_event(c, out);
+        pthread_mutex_unlock(&c->order);
+        if (got <= 0)
+            return got;
     }
 }
 

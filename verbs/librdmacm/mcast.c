@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-static int join(struct rdma_cm_id *cmid, struct sockaddr *addr, void *context) {
+static int join(struct rdma_cm_id *cmid, struct sockaddr *addr, bool send_only, void *context) {
     struct cm_id *id = to_id(cmid);
     struct mr_cm_addrs req = {.id = id->handle};
     struct mr_handle rep;
@@ -18,6 +18,7 @@ static int join(struct rdma_cm_id *cmid, struct sockaddr *addr, void *context) {
     if (!g)
         return mr_minus1(ENOMEM);
     g->context = context;
+    g->send_only = send_only;
     memcpy(&g->addr, addr, cm_addr_len(addr));
     pthread_mutex_lock(&id->lock); /* the event may come before the reply */
     int err = CM_CALL(id->d, MR_OP_CM_JOIN, &req, &rep) ? errno : 0;
@@ -35,7 +36,7 @@ static int join(struct rdma_cm_id *cmid, struct sockaddr *addr, void *context) {
 }
 
 MR_EXPORT int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context) {
-    return join(id, addr, context);
+    return join(id, addr, false, context);
 }
 
 MR_EXPORT int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *attr, void *context) {
@@ -43,7 +44,7 @@ MR_EXPORT int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_
         !(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_ADDRESS) || !(attr->comp_mask & RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS) ||
         attr->join_flags >= RDMA_MC_JOIN_FLAG_RESERVED)
         return mr_minus1(EINVAL);
-    return join(id, attr->addr, context);
+    return join(id, attr->addr, attr->join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, context);
 }
 
 MR_EXPORT int rdma_leave_multicast(struct rdma_cm_id *cmid, struct sockaddr *addr) {

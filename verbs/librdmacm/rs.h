@@ -112,6 +112,8 @@ struct rsock {
     struct ibv_qp *qp;
     bool armed;
     bool read_open, write_open, we_shut; /* halves of the connection */
+    bool opened;                         /* it was connected once */
+    bool told;                           /* the peer was told that we have shut ours */
     bool broken;                         /* the peer went without a word */
 
     /* sending */

@@ -204,7 +204,7 @@ void rs_cm_progress(struct rsock *rs) {
         if (rs->state == RS_OPEN || rs->state == RS_CLOSED || rs->state == RS_FAILED) {
             if (ev->event == RDMA_CM_EVENT_DISCONNECTED || ev->event == RDMA_CM_EVENT_TIMEWAIT_EXIT ||
                 ev->event == RDMA_CM_EVENT_DEVICE_REMOVAL || ev->event == RDMA_CM_EVENT_CONNECT_ERROR ||
-                ev->event == RDMA_CM_EVENT_UNREACHABLE)
+                ev->event == RDMA_CM_EVENT_UNREACHABLE || ev->event == RDMA_CM_EVENT_REJECTED)
                 disconnected(rs);
         } else {
             err = connecting(rs, ev);
@@ -227,7 +227,7 @@ int rs_finish_connect(struct rsock *rs, bool nonblock) {
         return ENOTCONN;
     if (rs->state < RS_OPEN)
         err = rs_wait(rs, rs_settled, nonblock, -1);
-    if (!err && rs->state == RS_FAILED) {
+    if (!err && rs->state == RS_FAILED && !rs->opened) { /* one that broke says so itself */
         err = rs->err ? rs->err : ECONNREFUSED;
         rs->err = 0;
     }
@@ -292,6 +292,7 @@ int rs_shut(struct rsock *rs, int how, int limit_ms) {
     int err = rs_wait(rs, ctrl_ready, false, limit_ms);
     if (!err && rs->state == RS_OPEN)
         err = rs_send_ctrl(rs, rs->read_open ? RS_CTRL_SHUTDOWN : RS_CTRL_DISCONNECT);
+    rs->told |= !err;
     if (!err && rs->state == RS_OPEN)
         err = rs_wait(rs, rs_all_sent, false, limit_ms);
     if (!rs->read_open && !rs->write_open && rs->state == RS_OPEN)

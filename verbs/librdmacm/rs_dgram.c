@@ -463,7 +463,7 @@ void rs_dgram_progress(struct rsock *rs) {
     struct ibv_wc wc[16];
     int n;
     udp_progress(rs);
-    for (struct dqp *q = g->qps; q; q = q->next)
+    for (struct dqp *q = g->qps; q; q = q->next) {
         while ((n = ibv_poll_cq(q->cq, 16, wc)) > 0)
             for (int i = 0; i < n; i++) {
                 if (wc[i].wr_id >> 63)
@@ -472,6 +472,8 @@ void rs_dgram_progress(struct rsock *rs) {
                     arrived(g, q, &wc[i]);
                 g->gone |= wc[i].status != IBV_WC_SUCCESS;
             }
+        g->gone |= n < 0; /* the daemon is */
+    }
 }
 
 void rs_dgram_arm(struct rsock *rs) {

@@ -165,6 +165,7 @@ int rs_conn_data_theirs(struct rsock *rs, const void *data, size_t len) {
 
 void rs_stream_open(struct rsock *rs) {
     rs->state = RS_OPEN;
+    rs->opened = true;
     rs->read_open = rs->write_open = true;
 }
 
@@ -261,13 +262,17 @@ static void tell_if_due(struct rsock *rs) {
 
 /* ---------------------------------------------------------------------------------------------------- completions */
 
+static bool sent_all(const struct rsock *rs) {
+    return rs->sqe_avail == rs->sq_size - RS_CTRL_SLOTS && rs->ctrl_avail == RS_CTRL_SLOTS;
+}
+
 static void control(struct rsock *rs, uint32_t what) {
     if (what == RS_CTRL_DISCONNECT) {
         rs->read_open = rs->write_open = false;
         rs->state = RS_CLOSED;
     } else if (what == RS_CTRL_SHUTDOWN) {
         rs->read_open = false;
-        if (!rs->write_open)
+        if (!rs->write_open && rs->told && sent_all(rs)) /* else our end of it is still under way: rs_shut closes it */
             rs->state = RS_CLOSED;
     }
 }
@@ -350,7 +355,7 @@ bool rs_can_send(struct rsock *rs) {
 bool rs_all_sent(struct rsock *rs) {
     if (rs->type == SOCK_DGRAM)
         return rs_dgram_all_sent(rs);
-    return (rs->sqe_avail == rs->sq_size - RS_CTRL_SLOTS && rs->ctrl_avail == RS_CTRL_SLOTS) || rs->state != RS_OPEN;
+    return sent_all(rs) || rs->state != RS_OPEN;
 }
 
 static int write_error(struct rsock *rs) {

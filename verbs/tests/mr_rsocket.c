@@ -427,6 +427,45 @@ static void check_hostile(void) {
     hostile("a list of nothing", 1, 0, NULL, 0, true);
 }
 
+/* A peer that asks to connect and goes away as soon as it is answered: who accepted sees an end. */
+static void check_gone(void) {
+    struct sockaddr_in at = next_addr();
+    int lis = listen_at(&at), got = lis;
+    struct rdma_cm_id *id;
+    struct rdma_cm_event *ev;
+    struct rdma_event_channel *ch = rdma_create_event_channel();
+    struct ibv_qp_init_attr attr = {
+        .qp_type = IBV_QPT_RC,
+        .cap = {.max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 32}};
+    struct conn_data ours = {.version = 1, .credits = htons(8), .list = {0, 0, htonl(2)}, .data = {0, 0, htonl(4096)}};
+    struct rdma_conn_param param = {.private_data = &ours, .private_data_len = sizeof ours, .retry_count = 7};
+    pthread_t t;
+    uint8_t b;
+
+    MUST(ch && !rdma_create_id(ch, &id, NULL, RDMA_PS_TCP), "id: %m");
+    MUST(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&at, 1000) && !rdma_get_cm_event(ch, &ev), "resolve: %m");
+    rdma_ack_cm_event(ev);
+    MUST(!rdma_resolve_route(id, 1000) && !rdma_get_cm_event(ch, &ev), "route: %m");
+    rdma_ack_cm_event(ev);
+    MUST(!rdma_create_qp(id, NULL, &attr), "QP: %m");
+    MUST(!pthread_create(&t, NULL, accept_one, &got), "thread");
+    MUST(!rdma_connect(id, &param), "connect: %m");
+    pthread_join(t, NULL);
+    CHECK(got >= 0, "accept: %m");
+    rdma_destroy_qp(id); /* CONNECT_RESPONSE is not read, and never answered */
+    rdma_destroy_id(id);
+    rdma_destroy_event_channel(ch);
+    double until = now_s() + scaled(10);
+    ssize_t k;
+    while ((k = rrecv(got, &b, 1, MSG_DONTWAIT)) < 0 && errno == EAGAIN && now_s() < until) {
+        struct pollfd f = {.fd = got, .events = POLLIN};
+        rpoll(&f, 1, 100);
+    }
+    CHECK(!k || errno == ECONNRESET, "who accepted is not told that the peer refused the answer: %zd %m", k);
+    rclose(got);
+    rclose(lis);
+}
+
 int main(int argc, char **argv) {
     options_parse(&o, argc, argv, "mr_rsocket: sockets over RDMA, both ends on one NIC");
     double start = now_s();
@@ -437,6 +476,7 @@ int main(int argc, char **argv) {
     check_poll();
     check_iomap();
     check_hostile();
+    check_gone();
     check_bytes();
     printf("mr_rsocket: ok checks=%d seconds=%.1f\n", checks, now_s() - start);
     return 0;
