@@ -108,7 +108,7 @@ func readMemory(pid uint32, at uint64, b []byte) int {
 	n, err := unix.ProcessVMReadv(int(pid), local, remote, 0)
 	if err == unix.ENOSYS || err == unix.EPERM { // some containers refuse this call, and allow the file
 		if f, e := memory(pid, unix.O_RDONLY); e == nil {
-			n, _ = unix.Pread(f, b[:first], int64(at))
+			n, _ = unix.Pread(f, b, int64(at))
 			unix.Close(f)
 		}
 	}

@@ -160,7 +160,7 @@ func (s *Server) local(name string, c call) (at, dir string, ok bool) {
 	}
 	for _, d := range append(classes, devDir) { // in by our names and out again by ..
 		if strings.HasPrefix(name, d+"/") {
-			return whole, "", true
+			return s.Dir + "/nothing", classDir, true // not to be opened here: the rights of who asks are others, and so may be its root
 		}
 	}
 	return "", "", false
