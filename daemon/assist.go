@@ -40,7 +40,8 @@ type assistSpace struct {
 	off     [assistBatch]uint32 // where the data of the descriptors of this call are
 	stalled bool
 	credit  time.Duration
-	asked   time.Time // when credit was last counted
+	asked   time.Time     // when credit was last counted
+	free    time.Duration // what the call in progress may still wait at no cost
 }
 
 const (
@@ -83,6 +84,7 @@ func (s *assistSpace) Read(segs []device.Seg) (int, error) { return s.call(segs,
 func (s *assistSpace) Write(segs []device.Seg) (int, error) { return s.call(segs, true) }
 
 func (s *assistSpace) call(segs []device.Seg, write bool) (int, error) {
+	s.free = assistFree
 	if s.stalled {
 		done, ok := s.m.Done()
 		if !ok {
@@ -215,7 +217,10 @@ func (s *assistSpace) sleep(begin time.Time, look func() (v uint32, there, ok bo
 	s.credit = min(assistWait, s.credit+begin.Sub(s.asked))
 	defer func() {
 		s.asked = time.Now()
-		s.credit -= max(0, s.asked.Sub(begin)-assistFree)
+		waited := s.asked.Sub(begin)
+		free := min(waited, s.free)
+		s.free -= free
+		s.credit -= waited - free
 		s.m.SetWaiting(0)
 	}()
 	for naps := 1; ; naps++ {
@@ -228,7 +233,7 @@ func (s *assistSpace) sleep(begin time.Time, look func() (v uint32, there, ok bo
 			return v, nil
 		case !ok || !ok2 || !ok3 || gone || s.ended.Load():
 			return v, device.ErrGone
-		case time.Since(begin) > max(s.credit, assistFree):
+		case time.Since(begin) > s.free+max(s.credit, 0):
 			return v, device.ErrStalled
 		}
 		if futexWait(s.m.DoneWord(), done, assistNap) == unix.ETIMEDOUT && naps%2 == 0 {

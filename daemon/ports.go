@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/metaroce/metaroce/daemon/api"
 	"github.com/metaroce/metaroce/device"
@@ -55,7 +56,9 @@ func (d *Daemon) addresses(nics []*device.NIC, args json.RawMessage) (any, error
 		}
 		list = append(list, addr)
 	}
-	if err := nics[0].SetAddrs(d.loop.now(), list); err != nil {
+	err := nics[0].SetAddrs(d.loop.now(), list)
+	d.cm.SetAddrs(slices.Index(d.nics, nics[0]), nics[0].GIDTable()) // those that were taken count
+	if err != nil {
 		return nil, &api.Error{Code: api.CodeFailed, Message: err.Error()}
 	}
 	return d.ports(nics, nil)

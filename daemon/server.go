@@ -209,7 +209,7 @@ func (c *client) closeContext(now mono.Time) {
 		c.d.loop.unwatch(c.bell)
 	}
 	for h, fd := range c.xrcds {
-		closeAll([]int{fd})
+		go closeAll([]int{fd}) // a stranger's file system may take its time
 		delete(c.xrcds, h)
 	}
 	for h, ch := range c.chans {

@@ -20,6 +20,10 @@ func doOpenXRCD(c *client, m *hostq.OpenXRCD, fds []int) (a answer) {
 		if err := unix.Fstat(fds[0], &st); err != nil || st.Ino == 0 {
 			return answer{err: unix.EBADF}
 		}
+		flags, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETFL, 0)
+		if err != nil || flags&unix.O_PATH != 0 || st.Mode&unix.S_IFMT != unix.S_IFREG { // to have found a file is not to have opened it
+			return answer{err: unix.EBADF}
+		}
 		key = device.Inode{Dev: st.Dev, Ino: st.Ino}
 		fd, err := unix.FcntlInt(uintptr(fds[0]), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
@@ -49,7 +53,7 @@ func doCloseXRCD(c *client, m *hostq.Handle, _ mono.Time) ([]byte, error) {
 	if err := c.ctx.CloseXRCD(m.Handle); err != nil {
 		return nil, err
 	}
-	closeAll([]int{c.xrcds[m.Handle]})
+	go closeAll([]int{c.xrcds[m.Handle]}) // a stranger's file system may take its time
 	delete(c.xrcds, m.Handle)
 	return header()
 }

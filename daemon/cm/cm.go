@@ -38,7 +38,8 @@ const (
 
 	idsMost      = 65536 // of a program
 	channelsMost = 1024
-	groupsMost   = 256 // of an ID
+	groupsMost   = 256     // of an ID
+	eventsMost   = 1 << 16 // of a channel, of those that its program makes itself
 	connsMost    = 1 << 20
 	refusedMost  = 1 << 16 // exchanges beyond which refusals are not remembered
 	backlogMost  = 1024
@@ -130,6 +131,10 @@ func New(cfg Config) *Manager {
 	}
 	return m
 }
+
+// SetAddrs changes the addresses of a NIC; a place that is empty has the zero address. What goes on with an address that is
+// gone ends when it hears nothing more.
+func (m *Manager) SetAddrs(nic int, addrs []netip.Addr) { m.cfg.NICs[nic].Addrs = addrs }
 
 // NextTimeout is when HandleTimers should be called next, or mono.Never.
 func (m *Manager) NextTimeout() mono.Time {

@@ -385,7 +385,7 @@ func (id *ID) Join(group netip.Addr) (uint32, error) {
 	if id.nic < 0 || !id.ud() || !group.IsMulticast() {
 		return 0, syscall.EINVAL
 	}
-	if len(id.groups) >= groupsMost {
+	if len(id.groups) >= groupsMost || len(id.ch.queue) >= eventsMost {
 		return 0, syscall.ENOMEM
 	}
 	if id.groups == nil {

@@ -3,6 +3,7 @@ package cm
 import (
 	"math/bits"
 	"net/netip"
+	"slices"
 	"syscall"
 )
 
@@ -152,7 +153,7 @@ func (id *ID) dropPort() {
 		l := h.ports[k]
 		for i, o := range l {
 			if o == id {
-				l = append(l[:i:i], l[i+1:]...)
+				l = slices.Delete(l, i, i+1)
 				break
 			}
 		}
@@ -193,7 +194,7 @@ func (p *Program) route(dst netip.Addr, only int) (nic int, src netip.Addr) {
 			continue
 		}
 		for _, a := range p.m.cfg.NICs[i].Addrs {
-			if a.Is4() != dst.Is4() {
+			if !a.IsValid() || a.Is4() != dst.Is4() { // or a place of the GID table that is empty now
 				continue
 			}
 			k := commonBits(a, dst)

@@ -147,8 +147,9 @@ func (p *Program) Close(now mono.Time) {
 		return
 	}
 	p.closed = true
-	for _, ch := range p.channels { // nobody reads any more
+	for _, ch := range p.channels { // nobody reads any more; requests that nobody heard of are IDs of the program like others
 		ch.signal = func() bool { return true }
+		ch.queue = nil
 	}
 	for _, id := range p.ids {
 		id.end(now)
@@ -247,8 +248,14 @@ func (id *ID) Migrate(to *Channel) (signals int) {
 		return 0
 	}
 	var moved []Event
+	fresh := map[*ID]bool{} // what is new at a listener comes with it, and all that is said of that
+	for i := range id.ch.queue {
+		if e := &id.ch.queue[i]; e.Listen == id {
+			fresh[e.ID] = true
+		}
+	}
 	signals = id.ch.remove(func(e *Event) bool {
-		mine := e.owner() == id
+		mine := e.owner() == id || fresh[e.ID]
 		if mine {
 			moved = append(moved, *e)
 		}
@@ -257,12 +264,12 @@ func (id *ID) Migrate(to *Channel) (signals int) {
 	id.ch.ids--
 	id.ch = to
 	to.ids++
+	for child := range fresh {
+		child.ch.ids--
+		child.ch = to
+		to.ids++
+	}
 	for _, e := range moved {
-		if e.Listen != nil { // what is new at a listener comes with it
-			e.ID.ch.ids--
-			e.ID.ch = to
-			to.ids++
-		}
 		to.post(e)
 	}
 	return signals
