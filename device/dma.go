@@ -176,6 +176,11 @@ func (n *NIC) queueList(q *QP, ops []transport.MemOp, i int, list []transport.SG
 			if mark = n.at(ops, m.ctx, mark); op.Err != transport.MemOK {
 				return // of what was in another program's memory
 			}
+			if n.dma.chainFailed(op.Chain) {
+				op.Err = transport.MemSkipped
+				n.dropFrom(mark)
+				return
+			}
 			n.seg(i, addr, buf[:k], uint64(len(buf)) == k)
 		case !n.dma.write:
 			clear(buf[:k])
@@ -234,6 +239,10 @@ func (n *NIC) queueRemote(q *QP, ops []transport.MemOp, i int, need uint32) {
 		return
 	}
 	n.at(ops, m.ctx, 0)
+	if n.dma.chainFailed(op.Chain) { // of what was in another program's memory
+		op.Err = transport.MemSkipped
+		return
+	}
 	n.seg(i, addr, op.Buf, true)
 }
 

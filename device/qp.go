@@ -83,7 +83,7 @@ func (c *Context) CreateQP(r *hostq.CreateQP) (*QP, error) {
 	}
 	var srq *SRQ
 	if r.SRQ != 0 {
-		if srq = c.srqs.get(r.SRQ); srq == nil || r.RQEntries != 0 {
+		if srq = c.srqs.get(r.SRQ); srq == nil || srq.ref != nil || r.RQEntries != 0 {
 			return nil, syscall.EINVAL
 		}
 	}

@@ -107,16 +107,16 @@ func (c *Context) createXRCRecv(r *hostq.CreateQP) (*QP, error) {
 		return nil, syscall.EOPNOTSUPP
 	}
 	n.qps[q.qpn] = q
-	n.C.Live.QPs++
 	return c.alias(ref, q, r.Cookie), nil
 }
 
-// alias is a handle of this program to a QP of a domain.
+// alias is a handle of this program to a QP of a domain. Each counts as a QP.
 func (c *Context) alias(ref *xrcdRef, q *QP, cookie uint64) *QP {
 	a := &QP{ctx: c, typ: q.typ, qpn: q.qpn, real: q, ref: ref, cookie: cookie}
 	a.handle = c.qps.put(a)
 	q.aliases = append(q.aliases, a)
 	ref.refs++
+	c.nic.C.Live.QPs++
 	return a
 }
 
@@ -130,7 +130,7 @@ func (c *Context) OpenQP(r *hostq.OpenQP) (*QP, error) {
 	if q == nil || q.typ != transport.XRCRecv || q.xrcd != ref.d {
 		return nil, syscall.EINVAL
 	}
-	if len(q.aliases) >= maxAliases {
+	if len(q.aliases) >= maxAliases || c.nic.C.Live.QPs >= maxQP {
 		return nil, syscall.ENOMEM
 	}
 	return c.alias(ref, q, r.Cookie), nil
@@ -143,6 +143,7 @@ func (q *QP) release() {
 	q.ref.refs--
 	c.forget(&q.asyncEvents)
 	c.qps.del(q.handle)
+	c.nic.C.Live.QPs--
 	real.aliases = slices.DeleteFunc(real.aliases, func(a *QP) bool { return a == q })
 	//= MR-COEX-064
 	if len(real.aliases) > 0 {
@@ -152,7 +153,6 @@ func (q *QP) release() {
 	real.gone = true
 	real.eng.Destroy(n.now)
 	delete(n.qps, real.qpn)
-	n.C.Live.QPs--
 }
 
 // qp is the QP of a handle.

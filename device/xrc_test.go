@@ -270,6 +270,7 @@ func TestXRCDomains(t *testing.T) {
 		t.Errorf("%d domains", l)
 	}
 	q := must(a.ctx.CreateQP(&hostq.CreateQP{Type: 10, XRCD: h}))(t)
+	s := w.member(t, w.nics[1], file)
 	for name, err := range map[string]error{
 		"of another domain": second(a.ctx.OpenQP(&hostq.OpenQP{XRCD: alone, QPN: q.QPN()})),
 		"no number":         second(b.ctx.OpenQP(&hostq.OpenQP{XRCD: h2, QPN: q.QPN() + 1})),
@@ -281,6 +282,7 @@ func TestXRCDomains(t *testing.T) {
 		"sender with SRQ":   second(a.ctx.CreateQP(&hostq.CreateQP{Type: 9, PD: a.pd, SendCQ: a.cq, SRQ: 1})),
 		"SRQ, no CQ":        second(a.ctx.CreateSRQ(&hostq.CreateSRQ{PD: a.pd, Type: 1, XRCD: h, Entries: 16, MaxSGE: 1, Stride: 64})),
 		"SRQ, no domain":    second(a.ctx.CreateSRQ(&hostq.CreateSRQ{PD: a.pd, Type: 1, CQ: a.cq, Entries: 16, MaxSGE: 1, Stride: 64})),
+		"RC with its queue": second(s.ctx.CreateQP(&hostq.CreateQP{Type: 2, PD: s.pd, SendCQ: s.cq, RecvCQ: s.cq, SRQ: s.srq})),
 		"close nothing":     a.ctx.CloseXRCD(99),
 	} {
 		if !errors.Is(err, syscall.EINVAL) {
@@ -308,3 +310,35 @@ func TestXRCDomains(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// TestXRCChain: of two requests in one burst the first finds the memory of one program gone. The second, to another
+// program's, is behind a failed one and writes nothing.
+func TestXRCChain(t *testing.T) {
+	w, a, qa, x, y, _ := xrcWorld(t, device.Auto)
+	gone := must(x.ctx.RegMR(&hostq.RegMR{PD: x.pd, Addr: ramBase + 8*ramBytes, IOVA: ramBase, Length: ramBytes, Access: allRight}))(t)
+	write := func(id uint64, srqn, key uint32) {
+		qa.SQ.PutSend(hostq.SQE{WRID: id, Opcode: hostq.WRWrite, Flags: hostq.SendSignaled, RKey: key, RemoteAddr: ramBase + 0x8000, XRCSRQN: srqn}, nil, a.sge(0, 64))
+	}
+	copy(a.ram.b, bytes.Repeat([]byte{0x5a}, 64))
+	write(1, x.num, gone.Key())
+	write(2, y.num, y.mr.Key())
+	qa.SQ.Ring()
+	w.want(a, 1, transport.RemAccessErr)
+	w.want(a, 2, transport.WRFlushErr)
+	if y.ram.b[0x8000] != 0 {
+		t.Error("a request behind a failed one wrote into another program's memory")
+	}
+}
+
+// TestXRCHandles: each handle of a QP counts, so that no program can have more of them than of QPs.
+func TestXRCHandles(t *testing.T) {
+	_, _, _, x, y, qx := xrcWorld(t, device.Auto)
+	before := x.nic.C.Live.QPs
+	q := must(y.ctx.OpenQP(&hostq.OpenQP{XRCD: y.xrcd, QPN: qx.QPN()}))(t)
+	if n := x.nic.C.Live.QPs; n != before+1 {
+		t.Errorf("%d QPs, %d before it was opened again", n, before)
+	}
+	if _, err := y.ctx.DestroyQP(q.Handle()); err != nil || x.nic.C.Live.QPs != before {
+		t.Errorf("%v, %d QPs", err, x.nic.C.Live.QPs)
+	}
+}

@@ -60,7 +60,7 @@ func (q *QP) runLocals() bool {
 			return false
 		}
 		r.cur++
-		w.answered = true
+		w.answered, q.served = true, true
 		q.complete()
 	}
 	return true

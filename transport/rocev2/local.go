@@ -20,6 +20,9 @@ func (q *QP) postLocal(w *wqe) {
 	q.runLocals()
 }
 
+// Begun reports whether something was carried out that must not be again, completed or not.
+func (q *QP) Begun() bool { return q.req.ranLocal }
+
 // runLocals carries out the local requests whose turn it is, and reports whether none is left in front of the next packet.
 func (q *QP) runLocals() bool {
 	r := &q.req
@@ -38,7 +41,7 @@ func (q *QP) runLocals() bool {
 				q.complete()
 				return false
 			}
-			w.ran = true
+			w.ran, r.ranLocal = true, true
 		}
 		r.cur++
 		q.complete()

@@ -81,3 +81,22 @@ func TestLocalBeforeBad(t *testing.T) {
 		}
 	}
 }
+
+// TestLocalBegun: a QP that has run a local request has begun, completed or not: no other engine may run it again.
+func TestLocalBegun(t *testing.T) {
+	w := newWorld(config{seed: 1, link: link.Spec{RateBps: 1e9, Delay: mono.Millisecond}})
+	p, _ := w.connect(w.nodes[0], w.nodes[1], options{})
+	p.send(wr{id: 0, op: transport.OpWrite, n: 10, key: 7})
+	if p.Begun() {
+		t.Error("begun, nothing local")
+	}
+	p.send(wr{id: 1, op: transport.OpBindMW, key: 9, compare: 10})
+	w.run(100 * mono.Microsecond)
+	if len(p.sends) != 0 || !p.Begun() {
+		t.Errorf("%d complete, begun %v", len(p.sends), p.Begun())
+	}
+	p.Reset(w.now)
+	if p.Begun() {
+		t.Error("begun after RESET")
+	}
+}

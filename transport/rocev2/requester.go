@@ -25,6 +25,7 @@ type requester struct {
 	cur                 uint64 // work request of PSN next; UD: the next to send
 	una, next, max, end uint64
 	stop                uint64 // PSN that failed, or never64
+	ranLocal            bool   // a local request has run
 
 	maxRd          uint64
 	rdEnd          [rdMax]uint64 // last PSNs of the READ and atomic requests that are out, oldest first
