@@ -51,11 +51,12 @@ type Daemon struct {
 	lis     *net.UnixListener
 	lockFD  int
 
-	mu      sync.Mutex
-	queue   []func() // for the loop
-	closed  bool     // the loop takes no more
-	clients map[uint64]*client
-	nextID  uint64
+	mu        sync.Mutex
+	queue     []func() // for the loop
+	closed    bool     // the loop takes no more
+	clients   map[uint64]*client
+	importing chan struct{} // a place for each import that waits for its token
+	nextID    uint64
 
 	asleep   atomic.Uint32 // the loop sleeps or is about to; seq_cst with queue, as in mr_abi.h
 	stop     atomic.Bool
@@ -75,7 +76,7 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Daemon{cfg: cfg, log: cfg.Log, clients: map[uint64]*client{}, loopDone: make(chan struct{}), lockFD: -1}
+	d := &Daemon{cfg: cfg, log: cfg.Log, clients: map[uint64]*client{}, loopDone: make(chan struct{}), lockFD: -1, importing: make(chan struct{}, shareMany)}
 	names, seed := map[string]bool{}, uint64(0)
 	for _, nc := range cfg.NICs {
 		if names[nc.Name] {

@@ -18,6 +18,8 @@ import (
 const (
 	sharesMost = 4               // tokens that a context remembers
 	shareWait  = 2 * time.Second // for a token that is on its way
+	sharePoll  = 5 * time.Millisecond
+	shareMany  = 8 // imports that wait at a time: each looks at all clients again and again
 )
 
 // doShare notes a token. It is not answered: the reply would reach whoever reads that socket next.
@@ -48,9 +50,15 @@ func doImport(c *client, m *hostq.Import, fds []int) answer {
 	if c.opened || len(fds) != 1 || m.Token == [2]uint64{} {
 		return answer{err: unix.EINVAL}
 	}
+	select {
+	case c.d.importing <- struct{}{}:
+		defer func() { <-c.d.importing }()
+	case <-time.After(shareWait):
+		return answer{err: unix.EAGAIN}
+	}
 	from := c.d.sharer(m.Token)
 	for end := time.Now().Add(shareWait); from == nil && time.Now().Before(end); from = c.d.sharer(m.Token) {
-		time.Sleep(time.Millisecond)
+		time.Sleep(sharePoll)
 	}
 	if from == nil {
 		return answer{err: unix.EBADF}

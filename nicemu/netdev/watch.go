@@ -4,18 +4,25 @@ package netdev
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/metaroce/metaroce/daemon/api"
 )
 
-// Watch calls changed with all addresses of an interface whenever they have become others, until ctx ends. What it finds at
-// the beginning is no change. ns is a network namespace, or -1 for that of the process.
-func Watch(ctx context.Context, ns int, names []string, changed func(name string, addrs []netip.Addr)) error {
+// again is how long a change that could not be told waits.
+const again = time.Second
+
+// Watch calls changed with all addresses of an interface whenever they have become others, until ctx ends; when it fails,
+// again after a while. What it finds at the beginning is no change. ns is a network namespace, or -1 for that of the process.
+func Watch(ctx context.Context, ns int, names []string, changed func(name string, addrs []netip.Addr) error) error {
 	at := netns.None()
 	if ns >= 0 {
 		at = netns.NsHandle(ns)
@@ -43,8 +50,10 @@ func Watch(ctx context.Context, ns int, names []string, changed func(name string
 	for _, n := range names {
 		last[n], _ = addresses(h, n)
 	}
+	var later <-chan time.Time
 	for {
 		select {
+		case <-later:
 		case <-ctx.Done():
 			return nil
 		case err := <-lost:
@@ -54,14 +63,28 @@ func Watch(ctx context.Context, ns int, names []string, changed func(name string
 				return nil
 			}
 		}
+		later = nil
 		for _, n := range names {
 			now, err := addresses(h, n)
-			if err == nil && !slices.Equal(now, last[n]) {
-				last[n] = now
-				changed(n, now)
+			if err != nil || slices.Equal(now, last[n]) {
+				continue
 			}
+			if changed(n, now) != nil {
+				later = time.After(again)
+				continue
+			}
+			last[n] = now
 		}
 	}
+}
+
+// Unheard is the error of telling a daemon, unless the daemon has heard and refused: then once more changes nothing.
+func Unheard(err error) error {
+	var refused *api.Error
+	if errors.As(err, &refused) {
+		return nil
+	}
+	return err
 }
 
 // addresses are those of an interface that peers elsewhere can use, sorted.

@@ -25,7 +25,7 @@ func (s *server) followHostPorts(ctx context.Context) {
 	if len(names) == 0 {
 		return
 	}
-	err := netdev.Watch(ctx, -1, names, func(name string, addrs []netip.Addr) {
+	err := netdev.Watch(ctx, -1, names, func(name string, addrs []netip.Addr) error {
 		c, err := client.Dial(s.cfg.Socket)
 		if err == nil {
 			err = c.MgmtNIC("addresses", nics[name], api.AddressesArgs{Addrs: netdev.Texts(addrs)}, nil)
@@ -34,6 +34,7 @@ func (s *server) followHostPorts(ctx context.Context) {
 		if err != nil {
 			s.log.Warn("addresses", "interface", name, "err", err)
 		}
+		return netdev.Unheard(err)
 	})
 	if err != nil {
 		s.log.Warn("GIDs do not follow addresses", "err", err)

@@ -60,12 +60,14 @@ func follow(spec *Host, ns int) {
 	for _, n := range spec.NICs {
 		names = append(names, n.Name)
 	}
-	err := netdev.Watch(context.Background(), ns, names, func(name string, addrs []netip.Addr) {
+	err := netdev.Watch(context.Background(), ns, names, func(name string, addrs []netip.Addr) error {
 		d := view.Daemon{Socket: spec.Socket}
 		defer d.Close()
-		if err := d.SetAddrs(spec.Name+"/"+name, netdev.Texts(addrs)); err != nil {
+		err := d.SetAddrs(spec.Name+"/"+name, netdev.Texts(addrs))
+		if err != nil {
 			fmt.Fprintf(os.Stderr, "host %s: %s: addresses: %v\n", spec.Name, name, err)
 		}
+		return netdev.Unheard(err)
 	})
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "host %s: GIDs do not follow addresses: %v\n", spec.Name, err)

@@ -97,6 +97,8 @@ func (n *neighbours) lookup(now mono.Time, src, dst netip.Addr) *neigh {
 	return e
 }
 
+const evictLooks = 32
+
 func (n *neighbours) create(a netip.Addr) *neigh {
 	if len(n.table) >= neighMax {
 		n.evict()
@@ -106,10 +108,15 @@ func (n *neighbours) create(a netip.Addr) *neigh {
 	return e
 }
 
-// evict makes place: the address that was confirmed longest ago goes.
+// evict makes place: of some addresses the one that was confirmed longest ago goes. Looking at all of them for each packet of
+// a stranger who names ever new ones would be dear.
 func (n *neighbours) evict() {
 	var old *neigh
+	looks := 0
 	for _, e := range n.table {
+		if looks++; looks > evictLooks {
+			break
+		}
 		if old == nil || e.confirmed < old.confirmed {
 			old = e
 		}
