@@ -230,7 +230,8 @@ func TestOpenFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	c := &client{d: d, pid: os.Getpid(), pidfd: -1, bell: -1, async: -1, hello: true, space: space}
+	c := newClient(d, nil)
+	c.pid, c.hello, c.space = os.Getpid(), true, space
 	m := hostq.Open{ShmBytes: 1 << 20}
 	copy(m.Name[:], "a/mr0")
 	if a := doOpen(c, &m, []int{fd}); !errors.Is(a.err, unix.EIO) || c.mem != nil || c.bell != -1 || c.async != -1 {
@@ -247,24 +248,50 @@ func TestText(t *testing.T) {
 	}
 }
 
-// FuzzControl: no message harms the daemon. Each run is a connection with an open context that sends up to 8 messages.
+// bodies is the size of the body of each operation's request, as the handlers want it. Those of any size are left out.
+func bodies(t testing.TB, d *Daemon) map[hostq.Op]int {
+	sizes := map[hostq.Op]int{}
+	c := deafClient(t, d) // no context: nothing is done
+	for op := range handlers {
+		for n := 0; 16+n <= hostq.MsgBytes && op != hostq.OpMgmt && op != hostq.OpHello; n += 4 {
+			before := d.stats.malformed.Load()
+			if a, _ := c.answer(seal(make([]byte, 16+n), op, 1), nil); d.stats.malformed.Load() == before {
+				closeAll(a.fds)
+				sizes[op] = n
+				break
+			}
+		}
+	}
+	c.teardown()
+	return sizes
+}
+
+// FuzzControl: no message harms the daemon. Each run is a connection with an open context that sends up to 8 messages,
+// those with an odd sequence number with a sealed memfd.
 func FuzzControl(f *testing.F) {
 	d := start(f, nil)
 	add := func(op hostq.Op, body ...byte) []byte {
 		return seal(append(make([]byte, 16), body...), op, 1)
 	}
-	f.Add(add(hostq.OpAllocPD, make([]byte, 8)...))
+	sizes := bodies(f, d)
+	if len(sizes) < len(handlers)-2 {
+		f.Fatalf("only %d operations of %d ever got a body of the right size", len(sizes), len(handlers))
+	}
+	for op, n := range sizes {
+		one := add(op, make([]byte, n)...)
+		one[16] = 1 // most are handles, and a length for some
+		f.Add(one)
+		f.Add(append(add(hostq.OpAllocPD, make([]byte, 8)...), one...))
+		f.Add(append(add(hostq.OpCMSetup, make([]byte, sizes[hostq.OpCMSetup])...), one...))
+	}
+	f.Add(add(hostq.OpOpenXRCD, unix.O_CREAT, 0, 0, 0, 0, 0, 0, 0))
+	f.Add(add(hostq.OpAllocDM, 0, 0, 1<<20>>16, 0, 0, 0, 0, 0)) // as long as the memfd
 	f.Add(add(hostq.OpMgmt, []byte(`{"cmd":"status"}`)...))
-	f.Add(add(hostq.OpCreateQP, make([]byte, 96)...))
 	f.Add(append(add(hostq.OpCreateCQ, make([]byte, 40)...), add(hostq.OpModifyQP, make([]byte, 152)...)...))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &client{d: d, conn: fileConn(t, pair[0]), pid: os.Getpid(), pidfd: -1, bell: -1, async: -1, hello: true, chans: map[uint32]*chanEnd{}}
-		unix.Close(pair[1])
+		c := deafClient(t, d)
 		guard := make([]byte, 8)
+		var err error
 		if c.space, err = openSpace(c.pid, addrOf(guard), 0); err != nil {
 			t.Fatal(err)
 		}
@@ -272,11 +299,12 @@ func FuzzControl(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer unix.Close(fd)
 		if c.mem, err = mapMemory(fd, 1<<20); err != nil {
 			t.Fatal(err)
 		}
 		a := c.open(d.nics[0], nil)
-		closeAll(append(a.fds, fd))
+		closeAll(a.fds)
 		if a.err != nil {
 			t.Fatal(a.err)
 		}
@@ -285,7 +313,11 @@ func FuzzControl(f *testing.F) {
 			if n < 16 {
 				n = len(data)
 			}
-			a, _ := c.answer(data[:n:n], nil)
+			var fds []int
+			if data[8]&1 != 0 {
+				fds = []int{fd}
+			}
+			a, _ := c.answer(data[:n:n], fds)
 			closeAll(a.fds)
 			data = data[n:]
 		}
@@ -293,14 +325,22 @@ func FuzzControl(f *testing.F) {
 	})
 }
 
-func fileConn(t *testing.T, fd int) *net.UnixConn {
-	f := os.NewFile(uintptr(fd), "pair")
-	defer f.Close()
-	c, err := net.FileConn(f)
+// deafClient is a client that said hello; nobody is at the other end.
+func deafClient(t testing.TB, d *Daemon) *client {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.(*net.UnixConn)
+	unix.Close(pair[1])
+	f := os.NewFile(uintptr(pair[0]), "pair")
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newClient(d, conn.(*net.UnixConn))
+	c.pid, c.hello = os.Getpid(), true
+	return c
 }
 
 // TestExec: a program that becomes another image is not written to, whoever has its pid then.

@@ -63,6 +63,13 @@ type client struct {
 // chanEnd is the daemon's end of a completion channel.
 type chanEnd struct{ fd int }
 
+func newClient(d *Daemon, conn *net.UnixConn) *client {
+	return &client{
+		d: d, conn: conn, pidfd: -1, bell: -1, async: -1, since: time.Now(),
+		chans: map[uint32]*chanEnd{}, dms: map[uint32]int{}, xrcds: map[uint32]int{},
+	}
+}
+
 func (d *Daemon) accept() {
 	for {
 		conn, err := d.lis.AcceptUnix()
@@ -75,7 +82,7 @@ func (d *Daemon) accept() {
 			continue
 		}
 		d.stats.connections.Add(1)
-		c := &client{d: d, conn: conn, pidfd: -1, bell: -1, async: -1, since: time.Now(), chans: map[uint32]*chanEnd{}, dms: map[uint32]int{}, xrcds: map[uint32]int{}}
+		c := newClient(d, conn)
 		d.mu.Lock()
 		refuse := d.closed || len(d.clients) >= maxClients
 		if !refuse {
