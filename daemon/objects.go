@@ -103,22 +103,32 @@ func doCreateChannel(c *client, _ *hostq.Handle, _ []int) (a answer) {
 	if err != nil {
 		return answer{err: err}
 	}
-	var h uint32
-	a.err = unix.EIO
-	c.d.OnLoop(func(mono.Time) {
-		if c.ctx == nil || c.ctx.Dead {
-			return
-		}
-		if h, a.err = c.ctx.CreateChannel(); a.err == nil {
+	a = c.made(func() (h uint32, err error) {
+		if h, err = c.ctx.CreateChannel(); err == nil {
 			c.chans[h] = &chanEnd{fd: ours}
 		}
+		return h, err
 	})
 	if a.err != nil {
 		closeAll([]int{ours, theirs})
 		return a
 	}
-	a.msg, a.err = handle(h)
 	a.fds = []int{theirs}
+	return a
+}
+
+// made has an object of the context made, on the loop, and answers with its handle.
+func (c *client) made(object func() (uint32, error)) (a answer) {
+	var h uint32
+	a.err = unix.EIO
+	c.d.OnLoop(func(mono.Time) {
+		if c.ctx != nil && !c.ctx.Dead {
+			h, a.err = object()
+		}
+	})
+	if a.err == nil {
+		a.msg, a.err = handle(h)
+	}
 	return a
 }
 

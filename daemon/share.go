@@ -102,21 +102,15 @@ func doAllocDM(c *client, m *hostq.DM, fds []int) (a answer) {
 	if err != nil {
 		return answer{err: err}
 	}
-	var h uint32
-	a.err = unix.EIO
-	c.d.OnLoop(func(mono.Time) {
-		if c.ctx == nil || c.ctx.Dead {
-			return
-		}
-		if h, a.err = c.ctx.AllocDM(m.Length, keep); a.err == nil {
+	a = c.made(func() (h uint32, err error) {
+		if h, err = c.ctx.AllocDM(m.Length, keep); err == nil {
 			c.dms[h] = keep
 		}
+		return h, err
 	})
 	if a.err != nil {
 		unix.Close(keep)
-		return a
 	}
-	a.msg, a.err = handle(h)
 	return a
 }
 

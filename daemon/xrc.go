@@ -31,21 +31,15 @@ func doOpenXRCD(c *client, m *hostq.OpenXRCD, fds []int) (a answer) {
 		}
 		keep = fd
 	}
-	var h uint32
-	a.err = unix.EIO
-	c.d.OnLoop(func(mono.Time) {
-		if c.ctx == nil || c.ctx.Dead {
-			return
-		}
-		if h, a.err = c.ctx.OpenXRCD(m, key); a.err == nil {
+	a = c.made(func() (h uint32, err error) {
+		if h, err = c.ctx.OpenXRCD(m, key); err == nil {
 			c.xrcds[h] = keep
 		}
+		return h, err
 	})
 	if a.err != nil {
 		closeAll([]int{keep})
-		return a
 	}
-	a.msg, a.err = handle(h)
 	return a
 }
 
