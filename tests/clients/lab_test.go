@@ -3,7 +3,6 @@
 package clients
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -117,28 +115,10 @@ func needPrograms(t *testing.T, program string) {
 	t.Skipf("needs %s; ci/deps.sh test installs it", program)
 }
 
-// output collects what a program says while somebody reads it.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
 // job is a program that runs on a host.
 type job struct {
 	name string
-	said output
+	said bed.Output
 	stop context.CancelFunc
 	done chan struct{}
 	err  error

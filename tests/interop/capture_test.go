@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/tools/bed"
 	"github.com/metaroce/metaroce/transport/wire"
 	"github.com/metaroce/metaroce/transport/wire/ib"
 )
@@ -34,7 +35,7 @@ const (
 type capture struct {
 	netns, file string
 	cmd         *exec.Cmd
-	errs        lockedBuffer
+	errs        bed.Output
 	done        chan struct{}
 }
 

@@ -3,13 +3,13 @@
 package interop
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/metaroce/metaroce/tools/bed"
 )
 
 // side is where programs run: a host of the lab, or the VM.
@@ -26,7 +26,7 @@ type side interface {
 // run is a program that runs, or ran.
 type run struct {
 	name string
-	out  lockedBuffer
+	out  bed.Output
 	stop func()
 	done chan struct{}
 	err  error // after done
@@ -116,22 +116,4 @@ func brief(out string) string {
 		}
 	}
 	return b.String()
-}
-
-// lockedBuffer collects output while somebody reads it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }

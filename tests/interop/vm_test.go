@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/metaroce/metaroce/tools/bed"
 )
 
 const (
@@ -32,7 +34,7 @@ type machine struct {
 	dir     string
 	qemu    *exec.Cmd
 	ended   chan struct{}
-	console lockedBuffer
+	console bed.Output
 	free    chan *slot
 }
 
@@ -255,7 +257,7 @@ func (m *machine) stop(t testing.TB, name string) {
 }
 
 // do runs one command in a slot.
-func (s *slot) do(limit time.Duration, command string, out *lockedBuffer) error {
+func (s *slot) do(limit time.Duration, command string, out *bed.Output) error {
 	if err := s.conn.SetDeadline(time.Now().Add(limit + 10*time.Second)); err != nil {
 		return err
 	}

@@ -13,10 +13,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/metaroce/metaroce/tools/bed"
 )
 
 // build returns a path below build/.
@@ -174,7 +175,7 @@ func (l *lab) json(t testing.TB, out any, args ...string) {
 type job struct {
 	name string
 	cmd  *exec.Cmd
-	out  lockedBuffer
+	out  bed.Output
 	done chan struct{}
 	err  error
 }
@@ -214,24 +215,6 @@ func (j *job) wait(t testing.TB) string {
 		t.Errorf("%s: %v\n%s", j.name, j.err, brief(j.out.String()))
 	}
 	return j.out.String()
-}
-
-// lockedBuffer collects output while somebody reads it.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // eventually polls until ok says so, and fails the test with what it said last otherwise.
