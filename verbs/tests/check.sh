@@ -20,6 +20,18 @@ if diff -u "$here/symbols-rdmacm.txt" "$tmp/symbols"; then say "exported names o
 if LD_LIBRARY_PATH=$lib "$bin/layout_cm" "$lib/librdmacm.so.1" "$here/symbols-rdmacm.txt"; then
     say "layout and loading of librdmacm" ok; else say "layout and loading of librdmacm" no; fi
 
+# Every name that a program may use stands in a test of ours; the rest are for provider libraries and for the stock librdmacm.
+untested=$(sed -n 's/@.*//p' "$here/symbols.txt" "$here/symbols-rdmacm.txt" | LC_ALL=C sort -u |
+    grep -vE '^(ibv_cmd_|ibv_copy_|.*comp_cntr|verbs_|_verbs_|__|execute_ioctl|ibv_(read_|query_gid_type|get_sysfs_path|dofork|dontfork|dmabuf_heap|get_fw_ver|register_driver|wr_opcode_str|resolve_eth_l2))' |
+    while read -r name; do grep -qwE "$name|${name#_}" "$here"/*.c || printf '%s ' "$name"; done)
+if [ -z "$untested" ]; then say "every call is in a test" ok; else echo "in no test: $untested"; say "every call is in a test" no; fi
+stock=$(ldconfig -p | awk '/libibverbs.so.1 .*x86-64/ {print $NF; exit}')
+if [ -z "$stock" ]; then
+    [ "${MR_TEST_REQUIRE:-}" = all ] && failed=1
+    echo "SKIP needs-library libibverbs.so.1 of Debian: apt-get install libibverbs1"
+elif "$bin/words" "$lib/libibverbs.so.1" "$stock"; then say "names and rates are the stock library's" ok
+else say "names and rates are the stock library's" no; fi
+
 # MR_PRELOAD: a sanitizer's runtime, for programs that were not built with it
 fake() { timeout 60 /usr/bin/python3 "$here/fake_daemon.py" "$tmp/s" "$@"; }
 if fake -- "$bin/layout" "$lib/libibverbs.so.1" device; then say "layout and loading" ok; else say "layout and loading" no; fi

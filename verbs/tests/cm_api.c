@@ -246,6 +246,37 @@ void datagrams(void) {
     rdma_destroy_event_channel(cb);
 }
 
+/* A QP with a shared receive queue of its ID, and a refusal for the vendor's options. */
+void shared_queues(void) {
+    struct rdma_event_channel *ch = rdma_create_event_channel();
+    struct rdma_cm_id *l = listener(ch, RDMA_PS_TCP, "10.0.0.2", 7471), *id = routed(ch, RDMA_PS_TCP, "10.0.0.2", 7471);
+    struct ibv_srq_init_attr a = {.attr = {.max_wr = 4, .max_sge = 1}};
+    struct ibv_srq_init_attr_ex again = {.attr = a.attr};
+    struct ibv_qp_init_attr_ex q = {.qp_type = IBV_QPT_RC, .cap = {.max_send_wr = 4, .max_send_sge = 1}};
+    struct rdma_conn_param p = {.retry_count = 7};
+    OK(rdma_create_srq(id, NULL, &a));
+    CHECK(id->srq && a.attr.max_wr >= 4);
+    ERR(rdma_create_srq_ex(id, &again), EINVAL);
+    q.srq = id->srq;
+    OK(rdma_create_qp_ex(id, &q));
+    CHECK(id->qp && id->qp->srq == id->srq);
+    OK(rdma_connect(id, &p));
+    struct rdma_cm_event *e = expect(ch, RDMA_CM_EVENT_CONNECT_REQUEST);
+    struct rdma_cm_id *child = e->id;
+    CHECK(e->param.conn.srq);
+    OK(rdma_reject_ece(child, "no", 2));
+    rdma_ack_cm_event(e);
+    e = expect(ch, RDMA_CM_EVENT_REJECTED);
+    CHECK(e->status == 35 && !memcmp(e->param.conn.private_data, "no", 2));
+    rdma_ack_cm_event(e);
+    rdma_destroy_qp(id);
+    rdma_destroy_srq(id);
+    CHECK(!id->srq);
+    rdma_destroy_srq(id);
+    OK(rdma_destroy_id(child) || rdma_destroy_id(id) || rdma_destroy_id(l));
+    rdma_destroy_event_channel(ch);
+}
+
 void groups(void) {
     struct rdma_event_channel *ch = rdma_create_event_channel();
     struct rdma_cm_id *a;

@@ -52,6 +52,7 @@ struct rdma_cm_id *routed(struct rdma_event_channel *ch, enum rdma_port_space ps
 struct ibv_qp_init_attr queues(enum ibv_qp_type type);
 
 void api_errors(void);
+void shared_queues(void);
 void endpoints(void);
 void migration(void);
 void acknowledged(void);

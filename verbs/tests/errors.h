@@ -123,6 +123,7 @@ void moderation(void);
 void extended_cq(void);
 void exhaustion(void);
 void not_offered(void);
+void small_calls(void);
 void buffers(void);
 void nccl_sequence(void);
 void nonblocking(void);

@@ -120,6 +120,31 @@ void api_details(void) {
     end_close(&e);
 }
 
+/* Calls that say what is so, and what they say of what is not. */
+void small_calls(void) {
+    struct end e;
+    struct ibv_device_attr d;
+    struct ibv_gid_entry g, table[8];
+    struct ibv_wc wc = {.byte_len = 40, .wc_flags = IBV_WC_GRH};
+    struct ibv_grh grh = {0};
+    struct ibv_ah_attr ah;
+    end_open(&e, &opt, &usual);
+    MUST(!ibv_query_device(e.ctx, &d), "query: %m");
+    CHECK(ibv_get_device_guid(e.ctx->device) == d.node_guid, "GUID of the device");
+    CHECK(ibv_get_device_index(e.ctx->device) >= 0, "index of the device");
+    CHECK(ibv_is_fork_initialized() == IBV_FORK_UNNEEDED, "nothing is pinned");
+    CHECK(!ibv_query_gid_ex(e.ctx, 1, 0, &g, 0) && g.gid_type == IBV_GID_TYPE_ROCE_V2 && g.port_num == 1, "GID 0");
+    FAILS(ibv_query_gid_ex(e.ctx, 1, 5000, &g, 0), EINVAL);
+    FAILS(ibv_query_gid_ex(e.ctx, 1, 0, &g, 1), EOPNOTSUPP); /* flags that nobody knows */
+    CHECK(ibv_query_gid_table(e.ctx, table, 8, 0) >= 1 && !memcmp(&table[0].gid, &g.gid, 16), "table of GIDs");
+    CHECK(ibv_query_gid_table(e.ctx, table, 8, 1) == -EOPNOTSUPP, "table with flags");
+    FAILS(ibv_init_ah_from_wc(e.ctx, 1, &wc, &grh, &ah), EINVAL); /* a header that is of no GID of ours */
+    struct ibv_mr *mr = ibv_reg_mr_iova(e.pd, e.buf, 4096, 0x1000, IBV_ACCESS_LOCAL_WRITE);
+    CHECK(mr && mr->addr == e.buf && mr->length == 4096, "reg_mr_iova: %m");
+    CHECK(mr && !ibv_dereg_mr(mr), "dereg: %m");
+    end_close(&e);
+}
+
 /* F41: fork with a region in half a page; the child writes the rest, may not use the parent's objects, and may open the
  * device for itself. The parent's traffic goes on. */
 static int child(struct pair *p) {

@@ -343,6 +343,7 @@ int main(int argc, char **argv) {
     acknowledged();
     datagrams();
     groups();
+    shared_queues();
     many();
     forked();
     deaths();

@@ -164,6 +164,7 @@ static const struct {
     CASE(extended_cq),
     CASE(exhaustion),
     CASE(not_offered),
+    CASE(small_calls),
     CASE(buffers),
     CASE(nccl_sequence),
     CASE(nonblocking),

@@ -260,6 +260,23 @@ static void check_errors(void) {
     CHECK(!rclose(s), "close: %m");
 }
 
+/* The calls with other names; datagrams are udpong's, which needs addresses that the kernel has. */
+static void check_calls(void) {
+    struct pair p = connected(NULL);
+    char b[32] = {0};
+    CHECK(rwrite(p.a, "by write", 9) == 9 && rread(p.b, b, sizeof b) == 9 && !strcmp(b, "by write"), "rread: %m");
+    struct iovec out = {"by message", 11}, in = {b, sizeof b};
+    struct msghdr mo = {.msg_iov = &out, .msg_iovlen = 1}, mi = {.msg_iov = &in, .msg_iovlen = 1};
+    CHECK(rsendmsg(p.a, &mo, 0) == 11 && rrecvmsg(p.b, &mi, 0) == 11 && !strcmp(b, "by message"), "rrecvmsg: %m");
+    CHECK(rsendto(p.a, "to", 3, 0, NULL, 0) == 3, "rsendto: %m");
+    CHECK(rrecvfrom(p.b, b, sizeof b, 0, NULL, NULL) == 3 && !strcmp(b, "to"), "rrecvfrom: %m");
+    CHECK(rread(999, b, 1) < 0 && errno == EBADF && rwrite(999, b, 1) < 0 && errno == EBADF, "no rsocket: %m");
+    hang_up(p);
+    int d = rsocket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(d >= 0 && rsendto(d, "to", 3, 0, NULL, 0) < 0 && errno, "a datagram to nowhere");
+    CHECK(!rclose(d), "rclose: %m");
+}
+
 static void check_options(void) {
     static const struct {
         int level, name, in, out;
@@ -471,6 +488,7 @@ int main(int argc, char **argv) {
     double start = now_s();
     find_nic();
     check_errors();
+    check_calls();
     check_options();
     check_ends();
     check_poll();
