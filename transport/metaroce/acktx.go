@@ -347,7 +347,7 @@ func (a *assoc) buildAck(b *pkt.Batch, plane int) bool {
 	more = a.addLimits(&w) || more
 	more = a.addPaths(&w) || more
 	n := w.Finish()
-	sealPacket(out, &h, hdrLen, n)
+	e.sealPacket(out, &h, hdrLen, n)
 	out.Plane, out.Src, out.Dst, out.TOS = uint8(plane), a.local, a.remote, pkt.ECT0
 	//= MR-REL-029
 	if !e.cfg.AcksWithData {

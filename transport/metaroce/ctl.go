@@ -70,7 +70,7 @@ func (e *Engine) sendControl(b *pkt.Batch) {
 		h := wire.Header{Op: c.op, PKey: 0xFFFF, Tag: c.tag, Path: uint16(c.plane << 8), Version: wire.Version, TS: e.stamp()}
 		hdrLen := h.Size()
 		copy(out.Buf[pkt.Headroom+hdrLen:], c.buf[:c.n])
-		sealPacket(out, &h, hdrLen, c.n)
+		e.sealPacket(out, &h, hdrLen, c.n)
 		out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(c.plane), c.src, c.dst, 0xC000|uint16(c.plane), c.class|pkt.ECT0
 	}
 }

@@ -315,7 +315,7 @@ func (a *assoc) sendProbes(b *pkt.Batch) {
 		n := (min(pl.packetMax, len(out.Buf)-pkt.Headroom) - hdrLen - wire.ICRCLen) &^ 3
 		pr := wire.Probe{Kind: wire.ProbePath, Plane: uint8(pl.idx), ID: pl.probeID}
 		wire.PutProbe(out.Buf[pkt.Headroom+hdrLen:], &pr, n)
-		sealPacket(out, &h, hdrLen, n)
+		e.sealPacket(out, &h, hdrLen, n)
 		//= MR-WIRE-002
 		out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(pl.idx), a.local, a.remote, p.srcPort, pkt.ECT0
 		e.C.ProbesSent++

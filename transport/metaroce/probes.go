@@ -205,7 +205,7 @@ func (e *Engine) writeProbe(out *pkt.Packet, x *probe) {
 		pr.Kind = wire.ProbeMTU
 	}
 	wire.PutProbe(out.Buf[pkt.Headroom+hdrLen:], &pr, n)
-	sealPacket(out, &h, hdrLen, n)
+	e.sealPacket(out, &h, hdrLen, n)
 	//= MR-WIRE-002 MR-PATH-054
 	out.Plane, out.Src, out.Dst, out.SrcPort, out.TOS = uint8(pl.idx), a.local, a.remote, x.port, x.tos
 	if x.kind == probeMove {

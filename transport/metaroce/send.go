@@ -381,7 +381,7 @@ func (e *Engine) finishTx(b *pkt.Batch) {
 			//= MR-MSG-071 MR-REL-047
 			copy(j.p.Buf[pkt.Headroom+j.hdrLen:], e.resp.bytes(j.resp)[:j.n])
 		}
-		sealTail(j.p, j.hdrLen+j.n, int(j.pad))
+		e.sealTail(j.p, j.hdrLen+j.n, int(j.pad))
 	}
 	if failed {
 		e.dropFailedTx(b)

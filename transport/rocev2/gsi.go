@@ -120,7 +120,7 @@ func (e *Engine) sendMAD(p *pkt.Packet, m *madOut, plane int) {
 	n := h.Put(buf)
 	n += copy(buf[n:], m.data[:])
 	p.Data = buf[:n+ib.ICRCLen]
-	e.sum.Seal(p)
+	e.sealICRC(p)
 	e.C.TxPackets++
 	e.C.TxBytes += uint64(len(p.Data))
 	e.C.TxMad++

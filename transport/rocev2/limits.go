@@ -73,6 +73,8 @@ type Config struct {
 	DCQCN      *cc.DCQCNConfig // nil = the paper's, for the plane's rate
 	CNPSpacing mono.Duration   // between two CNPs of a QP; 50 µs
 	CNPTOS     uint8           // DSCP of CNPs; 48
+
+	NoICRC bool // no checksums, neither written nor looked at: wires that get no bit wrong (simulations)
 }
 
 func (c *Config) setDefaults() {
