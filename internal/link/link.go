@@ -1,5 +1,6 @@
 // Package link is the model of one direction of a link: rate, queue, ECN marks, delay, jitter, loss, reordering,
-// duplication, corruption, down. The impairment wrapper, the two-endpoint tests and the simulator use the same one.
+// duplication, corruption, down. The impairment wrapper, the two-endpoint tests and the simulator use the same one: a
+// Model decides what becomes of each packet, and a Link is a Model with what is on its way.
 //
 // It is sans-IO and moves handles, not bytes: the caller keeps the packet under a number of its own, calls Send with
 // it, and gets the number back from Next when the packet arrives. Who asks first decides nothing:
@@ -16,7 +17,6 @@ package link
 
 import (
 	"github.com/metaroce/metaroce/internal/mono"
-	"github.com/metaroce/metaroce/internal/rng"
 )
 
 // Handle is the caller's number of a packet.
@@ -69,9 +69,9 @@ type slot struct {
 	epoch uint32
 }
 
-// Link is one direction.
+// Link is one direction: a Model, and what is on its way.
 type Link struct {
-	spec Spec
+	m Model
 
 	// fifo holds what arrives in order, late what was held back; together at most len(fifo) packets.
 	fifo       []slot
@@ -80,34 +80,20 @@ type Link struct {
 	seq        uint64
 	last       mono.Time // arrival of the newest in fifo: order is kept whatever delay does
 	epoch      uint32    // counts the times the link went down
-
-	busy mono.Time // until when the transmitter works on what it has
-	rem  uint64    // what busy leaves out, in 1/rate ns: keeps the rate exact
-
-	jitterNow  mono.Duration
-	jitterTill mono.Time
-
-	bad                                                  bool // Gilbert–Elliott: in a burst
-	lossRNG, markRNG, jitterRNG, lateRNG, dupRNG, bitRNG *rng.Source
-
-	stats Stats
 }
 
 // New returns a link with the zero Spec that holds up to slots packets.
 func New(seed uint64, name string, slots int) *Link {
-	return &Link{
-		fifo: make([]slot, slots), late: make([]slot, 0, slots),
-		lossRNG: rng.New(seed, name+"/loss"), markRNG: rng.New(seed, name+"/mark"),
-		jitterRNG: rng.New(seed, name+"/jitter"), lateRNG: rng.New(seed, name+"/late"),
-		dupRNG: rng.New(seed, name+"/dup"), bitRNG: rng.New(seed, name+"/bit"),
-	}
+	l := &Link{fifo: make([]slot, slots), late: make([]slot, 0, slots)}
+	l.m.Init(seed, name)
+	return l
 }
 
 // Spec returns what the link does now.
-func (l *Link) Spec() Spec { return l.spec }
+func (l *Link) Spec() Spec { return l.m.spec }
 
 // Stats returns the counters.
-func (l *Link) Stats() Stats { return l.stats }
+func (l *Link) Stats() Stats { return l.m.stats }
 
 // InFlight is the number of copies on their way.
 func (l *Link) InFlight() int { return l.size + len(l.late) }
@@ -115,7 +101,7 @@ func (l *Link) InFlight() int { return l.size + len(l.late) }
 // Room is how many packets Send can surely queue (a duplicate takes two slots).
 func (l *Link) Room() int {
 	n := len(l.fifo) - l.InFlight()
-	if l.spec.Duplicate > 0 {
+	if l.m.spec.Duplicate > 0 {
 		return n / 2
 	}
 	return n
@@ -123,157 +109,56 @@ func (l *Link) Room() int {
 
 // Set changes the link. The bytes that wait are sent at the new rate from now on, as far as later packets see.
 func (l *Link) Set(now mono.Time, s Spec) error {
-	if err := s.Check(); err != nil {
+	was := l.m.spec.Down
+	if err := l.m.Set(now, s); err != nil {
 		return err
 	}
-	if s.ReorderBy == 0 {
-		s.ReorderBy = DefaultReorderBy
-	}
-	backlog := l.Backlog(now)
-	if s.Down && !l.spec.Down {
+	if s.Down && !was {
 		l.epoch++
-		backlog = 0
-	}
-	if s.Loss != l.spec.Loss || s.Burst != l.spec.Burst {
-		l.bad = false
-	}
-	l.spec = s
-	l.jitterTill = now
-	l.busy, l.rem = now, 0
-	if s.RateBps > 0 {
-		l.serialise(backlog)
 	}
 	return nil
 }
 
 // Backlog is the number of bytes that wait for the transmitter or are on it.
-func (l *Link) Backlog(now mono.Time) int {
-	if l.busy <= now || l.spec.RateBps == 0 {
-		return 0
-	}
-	return int(float64(l.busy-now) * float64(l.spec.RateBps) / 8e9)
-}
+func (l *Link) Backlog(now mono.Time) int { return l.m.Backlog(now) }
 
 // Use takes the transmitter for bytes of another class, which pass this one's queue.
-func (l *Link) Use(now mono.Time, bytes int) {
-	if l.spec.RateBps == 0 || l.spec.Down {
-		return
-	}
-	if l.busy < now {
-		l.busy, l.rem = now, 0
-	}
-	l.serialise(bytes)
-}
-
-// serialise lets the transmitter work on bytes more.
-func (l *Link) serialise(bytes int) {
-	v := uint64(bytes)*8e9 + l.rem
-	l.busy += mono.Time(v / l.spec.RateBps)
-	l.rem = v % l.spec.RateBps
-}
+func (l *Link) Use(now mono.Time, bytes int) { l.m.Use(now, bytes) }
 
 // Send puts a packet on the link: queue and marks, transmitter, losses of the wire, delay.
 func (l *Link) Send(now mono.Time, h Handle, bytes int, ect bool) Verdict {
-	s := &l.spec
-	l.stats.Sent++
-	if s.Down {
-		l.stats.Down++
-		return IsDown
-	}
-	if l.Room() <= 0 {
-		l.stats.NoSlot++
+	if !l.m.spec.Down && l.Room() <= 0 {
+		l.m.stats.Sent++
+		l.m.stats.NoSlot++
 		return NoSlot
 	}
-	out := Out{Handle: h, Last: true}
-	at := now
-	if s.RateBps > 0 {
-		if l.busy < now {
-			l.busy, l.rem = now, 0
-		}
-		backlog := l.Backlog(now)
-		if s.Queue > 0 && backlog+bytes > s.Queue {
-			l.stats.QueueFull++
-			return QueueFull
-		}
-		out.CE = ect && l.mark(backlog)
-		l.serialise(bytes)
-		at = l.busy
+	t := Treat(0)
+	if ect {
+		t = ECT
 	}
-	if s.Loss > 0 && l.lose() {
-		l.stats.Lost++
-		return Lost
+	f, v := l.m.Pass(now, bytes, t)
+	if v != Queued {
+		return v
 	}
-	if out.CE {
-		l.stats.Marked++
-	}
-	if s.Corrupt > 0 && l.bitRNG.Chance(s.Corrupt) {
-		out.Corrupt, out.Bit = true, l.bitRNG.Uint32()
-		l.stats.Corrupted++
-	}
-	at = at.Add(s.Delay)
-	if s.Jitter > 0 {
-		at = at.Add(l.jitter(now))
-	}
-	dup := s.Duplicate > 0 && l.dupRNG.Chance(s.Duplicate)
-	if dup {
-		out.Last = false
-		l.stats.Duplicated++
-	}
+	out := Out{Handle: h, Last: !f.Twice, CE: f.CE, Corrupt: f.Corrupt, Bit: f.Bit}
 	// Order holds for all but those held back, also when delay or rate was changed meanwhile.
-	at = max(at, l.last)
-	if s.Reorder > 0 && l.lateRNG.Chance(s.Reorder) {
-		l.stats.Reordered++
-		at = at.Add(1 + mono.Duration(float64(s.ReorderBy)*l.lateRNG.Float64()))
-		l.pushLate(at, out)
-		if dup {
-			out.Last = true
-			l.pushLate(at, out)
-		}
-		return Queued
-	}
-	l.last = at
-	l.pushFIFO(at, out)
-	if dup {
-		out.Last = true
-		l.pushFIFO(at, out)
-	}
-	return Queued
-}
-
-// jitter is drawn anew once per Jitter of time, not per packet: order is kept, so that in a dense stream the largest
-// of many draws would delay them all alike.
-func (l *Link) jitter(now mono.Time) mono.Duration {
-	if now >= l.jitterTill {
-		l.jitterTill = now.Add(l.spec.Jitter)
-		l.jitterNow = mono.Duration(float64(l.spec.Jitter) * l.jitterRNG.Float64())
-	}
-	return l.jitterNow
-}
-
-// mark decides like RED on the queue as it is: none below ECNMin, all from ECNMax, linear between.
-func (l *Link) mark(backlog int) bool {
-	lo, hi := l.spec.ECNMin, l.spec.ECNMax
-	switch {
-	case hi == 0 || backlog <= lo:
-		return false
-	case backlog >= hi:
-		return true
-	}
-	return l.markRNG.Chance(float64(backlog-lo) / float64(hi-lo))
-}
-
-// lose decides about one packet. In bursts the bad state loses everything, the good state nothing.
-func (l *Link) lose() bool {
-	loss, burst := l.spec.Loss, l.spec.Burst
-	if burst <= 1 || loss >= 1 {
-		return l.lossRNG.Chance(loss)
-	}
-	if l.bad {
-		l.bad = !l.lossRNG.Chance(1 / burst)
+	at := max(f.At, l.last)
+	if f.Held > 0 {
+		at = at.Add(f.Held)
 	} else {
-		l.bad = l.lossRNG.Chance(loss / (burst * (1 - loss)))
+		l.last = at
 	}
-	return l.bad
+	for {
+		if f.Held > 0 {
+			l.pushLate(at, out)
+		} else {
+			l.pushFIFO(at, out)
+		}
+		if out.Last {
+			return Queued
+		}
+		out.Last = true
+	}
 }
 
 func (l *Link) pushFIFO(at mono.Time, o Out) {
@@ -324,9 +209,9 @@ func (l *Link) Next(now mono.Time) (o Out, ok bool) {
 	o = s.out
 	if s.epoch != l.epoch {
 		o.Lost = true
-		l.stats.Down++
+		l.m.stats.Down++
 	} else {
-		l.stats.Delivered++
+		l.m.stats.Delivered++
 	}
 	if late {
 		l.popLate()

@@ -8,10 +8,11 @@ import (
 
 // Spec says what a link does to packets. The zero Spec passes everything on at once.
 type Spec struct {
-	RateBps uint64 // bits per second; 0 = no serialisation, so no queue and no marks either
-	Queue   int    // bytes that may wait before the next one is dropped; 0 = as many as there are slots
-	ECNMin  int    // bytes waiting above which marking begins
-	ECNMax  int    // bytes waiting from which every ECN-capable packet is marked; 0 = never mark
+	RateBps uint64  // bits per second; 0 = no serialisation, so no queue and no marks either
+	Queue   int     // bytes that may wait before the next one is dropped; 0 = as many as there are slots
+	ECNMin  int     // bytes waiting above which marking begins
+	ECNMax  int     // bytes waiting from which every ECN-capable packet is marked; 0 = never mark
+	ECNProb float64 // share of packets marked just below ECNMax; 0 = 1
 
 	Delay  mono.Duration
 	Jitter mono.Duration // added to Delay, uniform in 0 … Jitter; keeps the order
@@ -35,7 +36,7 @@ const delayMax = 3600 * mono.Second
 
 // Zero reports whether the link would do nothing at all.
 func (s Spec) Zero() bool {
-	s.Burst, s.Queue, s.ECNMin, s.ECNMax, s.ReorderBy = 0, 0, 0, 0, 0 // mean nothing alone
+	s.Burst, s.Queue, s.ECNMin, s.ECNMax, s.ECNProb, s.ReorderBy = 0, 0, 0, 0, 0, 0 // mean nothing alone
 	return s == Spec{}
 }
 
@@ -44,7 +45,7 @@ func (s Spec) Check() error {
 	for _, p := range []struct {
 		name string
 		v    float64
-	}{{"loss", s.Loss}, {"reorder", s.Reorder}, {"duplicate", s.Duplicate}, {"corrupt", s.Corrupt}} {
+	}{{"loss", s.Loss}, {"reorder", s.Reorder}, {"duplicate", s.Duplicate}, {"corrupt", s.Corrupt}, {"ECN share", s.ECNProb}} {
 		if !(p.v >= 0 && p.v <= 1) {
 			return fmt.Errorf("link: %s is %v, not within 0 and 100 %%", p.name, p.v)
 		}
