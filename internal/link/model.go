@@ -164,6 +164,33 @@ func (m *Model) Pass(now mono.Time, bytes int, t Treat) (f Fate, v Verdict) {
 	return f, Queued
 }
 
+// Occupy takes the transmitter for a packet whose turn has come, and says when its last bit is out. For callers that have
+// queues of their own; Release decides what becomes of the packet then.
+func (m *Model) Occupy(now mono.Time, bytes int) mono.Time {
+	if m.spec.RateBps == 0 {
+		return now
+	}
+	if m.busy < now {
+		m.busy, m.rem = now, 0
+	}
+	m.serialise(bytes)
+	return m.busy
+}
+
+// Release decides about a packet whose last bit is out: losses of the wire, delay.
+func (m *Model) Release(now mono.Time, t Treat) (f Fate, v Verdict) {
+	if m.spec.Down {
+		m.stats.Down++
+		return f, IsDown
+	}
+	f.At = now
+	if !m.plain && t&Exempt == 0 && !m.impair(now, &f) {
+		return f, Lost
+	}
+	f.At = f.At.Add(m.spec.Delay)
+	return f, Queued
+}
+
 // passFirst lets a packet go before those that wait. It waits for its own kind and, as a packet that is being sent is not
 // interrupted, for half of one where others are busy: on the average.
 func (m *Model) passFirst(now mono.Time, bytes int) mono.Time {
