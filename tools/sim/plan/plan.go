@@ -2,7 +2,14 @@
 // says of each mistake where it is (file:line), what is wrong and what is expected.
 package plan
 
-import "github.com/metaroce/metaroce/internal/mono"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"path/filepath"
+
+	"github.com/metaroce/metaroce/internal/mono"
+)
 
 // Plan is one simulation.
 type Plan struct {
@@ -15,6 +22,28 @@ type Plan struct {
 	Workload  []Work  // parts that begin at their Start and run side by side
 	Events    []Event // in order of At
 	Run       Run
+
+	File  string   `json:"-"` // its name, for messages; the files that it names are beside it
+	Notes []string `json:"-"` // what is allowed but seldom meant, each with file:line
+}
+
+// Path returns where a file that the plan names is: beside the plan.
+func (p *Plan) Path(file string) string {
+	if filepath.IsAbs(file) {
+		return file
+	}
+	return filepath.Join(filepath.Dir(p.File), file)
+}
+
+// Digest is the SHA-256 of all that a plan says, defaults included and comments not: the same digest and the same program
+// give the same result. Files that a workload names count with the content that Load saw.
+func Digest(p *Plan) string {
+	b, err := json.Marshal(p)
+	if err != nil {
+		panic("plan: " + err.Error()) // a Plan holds nothing that JSON cannot
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }
 
 // Kind of a topology.
@@ -39,6 +68,7 @@ type Topology struct {
 	Aggs   int // fat-tree: aggregation switches in a pod
 	Cores  int // fat-tree: core switches; each aggregation switch a is linked to cores a*Cores/Aggs … (a+1)*Cores/Aggs-1
 	Group  int // rail: GPUs, each a host here, in a server
+	Ports  int // that a switch has at most; 0 = as many as it takes
 
 	RateBps  uint64 // of links to hosts
 	UpBps    uint64 // of links between switches; default RateBps
@@ -124,21 +154,23 @@ const (
 // Work is one part of the workload.
 type Work struct {
 	Pattern Pattern
-	Hosts   []int // which take part; empty = all
+	Hosts   []int // which take part, in the order in which patterns count them; empty = all
 	Size    int64 // bytes: of each message; all-reduce, all-gather and reduce-scatter: of the whole buffer of a host
 	Start   mono.Duration
-	Repeat  int // times in a row, each after the one before; default 1
-	Mul     int // permutation
+	Repeat  int   // times in a row, each when all of the one before is acknowledged; default 1
+	Slice   int64 // tree: bytes of a piece of its pipeline; default 128 KiB
+	Mul     int   // permutation
 	Add     int
-	Senders int // incast
-	Target  int
+	Senders int // incast: the first ones of Hosts that are not the Target
+	Target  int // a host
 	// Outstanding bounds the messages that a host has under way in all-to-all (0 = all at once).
 	Outstanding int
-	// Acked: a step begins when its host's own message of the step before is acknowledged, as htsim's triggers have it, and
-	// not when the message that it needs has been received.
+	// Acked: a step begins when the message that it needs has been acknowledged to its sender, as htsim's send_done_trigger
+	// has it, and not when it has been received.
 	Acked bool
 	File  string // cm, goal
-	Line  int    // in the plan
+	Sum   string // SHA-256 of File as Load saw it
+	Line  int    `json:"-"` // in the plan
 }
 
 // Event changes something at a time.
@@ -149,7 +181,7 @@ type Event struct {
 	// "link 0/leaf2-spine3" (both directions), "link 0/host5-leaf0", "last" (all links to hosts), "links" (all).
 	Target string
 	Change Change
-	Line   int
+	Line   int `json:"-"`
 }
 
 // Change is what an event does to links. Zero fields change nothing; what was before comes back after For.
@@ -171,5 +203,6 @@ type Run struct {
 	Warm   mono.Duration
 	Depth  int
 	Bin    mono.Duration // of the time line; 0 = a hundredth of the run
-	Flows  bool          // list every flow in the result; default up to 100,000 flows
+	Flows  bool          // list every flow in the result, where they are 100,000 at most; default true
+	All    bool          // list them however many they are
 }

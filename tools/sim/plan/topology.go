@@ -1,0 +1,81 @@
+package plan
+
+import "github.com/metaroce/metaroce/internal/mono"
+
+// HeaderBytes are BTH … ICRC of a MetaRoCE WRITE packet other than the last: BTH 12, MPH 16, RETH 16, ICRC 4. With an
+// Overhead of 16 a full packet of 4096 bytes is 4160 bytes on the wire, as in htsim.
+const HeaderBytes = 48
+
+// Tiers is the number of switch tiers that the longest path climbs.
+func (t *Topology) Tiers() int {
+	switch {
+	case t.Kind == FatTree && t.Pods() > 1:
+		return 3
+	case t.Kind == Single || t.Leaves() == 1:
+		return 1
+	}
+	return 2
+}
+
+// Leaves is the number of leaf switches of a plane; the one switch of a Single is leaf 0.
+func (t *Topology) Leaves() int {
+	switch t.Kind {
+	case LeafSpine, FatTree:
+		return t.Hosts / t.Leaf
+	case Rail:
+		return t.Hosts / t.Leaf // Hosts/Group servers, Leaf of them at each of Group leaves
+	case Single:
+	}
+	return 1
+}
+
+// LeafOf is the leaf that a host hangs on. Rail: the servers s*Leaf … (s+1)*Leaf-1 share leaves s*Group … (s+1)*Group-1,
+// one for each rail.
+func (t *Topology) LeafOf(host int) int {
+	switch t.Kind {
+	case LeafSpine, FatTree:
+		return host / t.Leaf
+	case Rail:
+		return host/t.Group/t.Leaf*t.Group + host%t.Group
+	case Single:
+	}
+	return 0
+}
+
+// Pods is the number of pods of a fat tree, 1 elsewhere.
+func (t *Topology) Pods() int {
+	if t.Kind != FatTree {
+		return 1
+	}
+	return t.Hosts / t.Pod
+}
+
+// PodOf is the pod of a leaf of a fat tree.
+func (t *Topology) PodOf(leaf int) int {
+	if t.Kind != FatTree {
+		return 0
+	}
+	return leaf / (t.Pod / t.Leaf)
+}
+
+// CoresOf returns the cores first … end-1 that aggregation switch agg (counted through all pods) is linked to.
+func (t *Topology) CoresOf(agg int) (first, end int) {
+	per := t.Cores / t.Aggs
+	return agg % t.Aggs * per, (agg%t.Aggs + 1) * per
+}
+
+// WireBytes is the length of a full packet on the wire.
+func (t *Topology) WireBytes() int { return t.MTU + HeaderBytes + t.Overhead }
+
+// RTT is the unloaded round trip over the longest path: a full packet there and an answer of HeaderBytes + Overhead back,
+// stored and forwarded at each switch.
+func (t *Topology) RTT() mono.Duration {
+	bits := uint64(t.WireBytes()+HeaderBytes+t.Overhead) * 8
+	up := uint64(2*t.Tiers() - 2) // links between switches on the way; two more are those of the hosts
+	ps := 2 * bits * 1e12 / t.RateBps
+	ps += up * (bits * 1e12 / t.UpBps)
+	return mono.Duration((ps+500)/1000) + 4*t.Delay + 2*mono.Duration(up)*t.UpDelay
+}
+
+// BDP is the bandwidth-delay product in bytes: what a host's link carries within RTT.
+func (t *Topology) BDP() int { return int(t.RateBps / 8 * uint64(t.RTT()) / 1e9) }
