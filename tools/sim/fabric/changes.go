@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/metaroce/metaroce/internal/link"
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/tools/sim/plan"
 )
@@ -196,4 +197,36 @@ func (n *Net) Sample(perPlane []uint64) (queue, paused int) {
 		}
 	}
 	return queue, paused
+}
+
+// Dropped is how many packets found a queue or a headroom full.
+func (n *Net) Dropped() (sum uint64) {
+	for i := range n.ports {
+		sum += n.ports[i].m.Stats().QueueFull + n.ports[i].drops.hold - n.ports[i].drops.trimmed
+	}
+	return sum
+}
+
+// DataSent is how many packets with payload hosts have sent.
+func (n *Net) DataSent() (sum uint64) {
+	for _, d := range n.doms {
+		sum += d.C.Sent
+	}
+	return sum
+}
+
+// ResetCounters begins to count anew: what came before is not of the run.
+func (n *Net) ResetCounters() {
+	for _, d := range n.doms {
+		d.C = Counters{}
+	}
+	for i := range n.ports {
+		x := &n.ports[i]
+		*x.m.Stats() = link.Stats{}
+		x.bytes, x.qMax, x.qBin, x.cutOff = 0, 0, 0, 0
+		x.drops.trimmed, x.drops.hold = 0, 0
+		if x.fifo != nil {
+			x.fifo.pauses, x.fifo.pausedFor = 0, 0
+		}
+	}
 }

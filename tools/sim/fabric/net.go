@@ -34,6 +34,7 @@ type Counters struct {
 	Trimmed, Corrupt     uint64
 	Pauses, HeadroomFull uint64
 	Delivered, Data      uint64 // packets at hosts; those with payload
+	Sent                 uint64 // packets with payload that hosts have sent
 }
 
 // Net is the network.
@@ -125,6 +126,9 @@ func (n *Net) Threads() int { return n.threads }
 // SetHost gives a host its behaviour.
 func (n *Net) SetHost(i int, h Host) { n.hosts[i] = h }
 
+// Domain is the thread, from 0 on, that a host belongs to.
+func (n *Net) Domain(host int32) int { return int(n.hostDom[host]) }
+
 // Up is a host's port on a plane.
 func (n *Net) Up(host, plane int) *Port { return &n.ports[n.hostUp[host][plane]] }
 
@@ -134,6 +138,9 @@ func (n *Net) NewPacket(host int32) *Packet { return n.doms[n.hostDom[host]].fre
 // Send puts a packet of a host on one of its wires.
 func (n *Net) Send(now mono.Time, host int32, p *Packet) {
 	p.From, p.In = host, -1
+	if p.Payload {
+		n.doms[n.hostDom[host]].C.Sent++
+	}
 	n.doms[n.hostDom[host]].send(now, &n.ports[n.hostUp[host][p.Plane]], p)
 }
 

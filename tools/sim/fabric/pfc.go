@@ -47,7 +47,7 @@ func (d *domain) enqueue(now mono.Time, x *Port, p *Packet) {
 			d.leave(now, p)
 			p.In = -1
 			if d.cut(x, p) {
-				st.Sent--
+				st.QueueFull++ // less the trimmed ones: see Link
 				d.enqueue(now, x, p)
 				return
 			}

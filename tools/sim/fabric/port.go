@@ -39,6 +39,9 @@ type Port struct {
 // Spec is what the port does when nothing has changed it.
 func (p *Port) Spec() link.Spec { return p.base }
 
+// Asks reports whether the host is asked to Step when the port has sent a packet; else its Backlog says when that will be.
+func (p *Port) Asks() bool { return p.fifo != nil }
+
 // Backlog is the number of bytes that wait or are being sent.
 func (p *Port) Backlog(now mono.Time) int {
 	if p.fifo != nil {

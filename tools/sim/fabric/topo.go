@@ -41,34 +41,23 @@ type shape struct {
 }
 
 func newShape(t *plan.Topology) *shape {
-	s := &shape{t: t, leafOf: make([]int32, t.Hosts), place: make([]int32, t.Hosts)}
-	switch t.Kind {
-	case plan.Single:
-		s.leaves = 1
-		for h := range s.place {
+	s := &shape{t: t, leafOf: make([]int32, t.Hosts), place: make([]int32, t.Hosts), leaves: t.Leaves()}
+	for h := range s.leafOf {
+		s.leafOf[h] = int32(t.LeafOf(h))
+		switch t.Kind {
+		case plan.Single:
 			s.place[h] = int32(h)
-		}
-	case plan.Rail:
-		// the leaves of rail 0 first; servers fill them in order
-		servers := t.Hosts / t.Group
-		perRail := (servers + t.Leaf - 1) / t.Leaf
-		s.leaves = perRail * t.Group
-		for h := range s.leafOf {
-			rail, server := h%t.Group, h/t.Group
-			s.leafOf[h] = int32(rail*perRail + server/t.Leaf)
-			s.place[h] = int32(server % t.Leaf)
-		}
-	case plan.LeafSpine, plan.FatTree:
-		s.leaves = (t.Hosts + t.Leaf - 1) / t.Leaf
-		for h := range s.leafOf {
-			s.leafOf[h], s.place[h] = int32(h/t.Leaf), int32(h%t.Leaf)
+		case plan.Rail:
+			s.place[h] = int32(h / t.Group % t.Leaf)
+		case plan.LeafSpine, plan.FatTree:
+			s.place[h] = int32(h % t.Leaf)
 		}
 	}
 	s.podOf, s.inPod = make([]int32, s.leaves), make([]int32, s.leaves)
 	if t.Kind == plan.FatTree {
 		per := t.Pod / t.Leaf
 		for l := range s.podOf {
-			s.podOf[l], s.inPod[l] = int32(l/per), int32(l%per)
+			s.podOf[l], s.inPod[l] = int32(t.PodOf(l)), int32(l%per)
 		}
 	}
 	return s

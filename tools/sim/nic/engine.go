@@ -1,0 +1,145 @@
+// Package nic is the hosts of a simulation: the engines of package transport with programs that post messages when what these
+// wait for has come.
+package nic
+
+import (
+	"net/netip"
+
+	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/pkt"
+	"github.com/metaroce/metaroce/tools/sim/plan"
+	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/metaroce"
+	"github.com/metaroce/metaroce/transport/rocev2"
+	"github.com/metaroce/metaroce/transport/wire"
+)
+
+// packetMax is the largest packet from BTH to ICRC: a payload of 4096 and every header.
+const packetMax = 4096 + wire.MaxOverhead
+
+// engine is a transport as a host drives it.
+type engine interface {
+	HandlePackets(now mono.Time, ps []pkt.Packet)
+	HandleTimers(now mono.Time)
+	NextTimeout() mono.Time
+	Transmit(now mono.Time, b *pkt.Batch)
+}
+
+// qp is a queue pair that is connected.
+type qp interface {
+	NextWR() *transport.SendWR
+	Post(now mono.Time)
+}
+
+// transmitter makes the engines and QPs of a plan's transport.
+type transmitter struct {
+	p    *plan.Plan
+	seed uint64
+}
+
+func (t *transmitter) metaroce() bool { return t.p.Transport.Kind == plan.MetaRoCE }
+
+// addrOf is a host's address: 10.0.0.0/8 has room for 16 million.
+func addrOf(h int32) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(h >> 16), byte(h >> 8), byte(h)})
+}
+
+// engine makes a host's.
+func (t *transmitter) engine(h int32, host transport.Host) engine {
+	p := t.p
+	rate := p.Topology.RateBps
+	if p.Topology.RateUnknown {
+		rate = 0
+	}
+	addrs := []netip.Addr{addrOf(h)}
+	seed := t.seed<<24 ^ uint64(h)
+	if t.metaroce() {
+		c := metaroce.Config{NICID: uint64(h) + 1, Instance: 1, Seed: seed, Addrs: addrs, NoICRC: true, TwinShare: p.Transport.Twin, Profile: p.Transport.Profile,
+			TxRecords: t.records(), HeldBuffers: 512, RespBuffers: 16}
+		if p.Switch.Trim {
+			c.TrimDSCP = dscpTrim
+		}
+		for range p.Topology.Planes {
+			c.Planes = append(c.Planes, metaroce.PlaneConfig{PacketMax: packetMax, RateBps: rate})
+		}
+		e := metaroce.New(c, host)
+		for i := range p.Topology.Planes {
+			if p.Transport.Paths > 0 {
+				if err := e.SetEntropies(0, netip.Addr{}, i, metaroce.Entropies{Count: p.Transport.Paths}); err != nil {
+					panic(err) // plans are checked
+				}
+			}
+		}
+		return e
+	}
+	c := rocev2.Config{Seed: seed, Addrs: addrs, NoICRC: true, FixedRTO: true}
+	if !p.Transport.DCQCN {
+		c.CC = rocev2.CCNone
+	}
+	if p.Transport.WindowBDP > 0 {
+		c.Window = int(p.Transport.WindowBDP * float64(p.Topology.BDP()))
+	}
+	for range p.Topology.Planes {
+		c.Planes = append(c.Planes, rocev2.PlaneConfig{PacketMax: packetMax, RateBps: rate})
+	}
+	return rocev2.New(c, host)
+}
+
+// records is how many packets a NIC may have under way: several times what its wires and a queue hold.
+func (t *transmitter) records() int {
+	need := 8 * t.p.Topology.BDP() / t.p.Topology.MTU * t.p.Topology.Planes
+	n := 512
+	for n < need && n < 1<<15 {
+		n *= 2
+	}
+	return n
+}
+
+// timeout is the code of the retransmission timer: 4.096 µs · 2^code is the shortest that is not below the plan's.
+func (t *transmitter) timeout() uint8 {
+	code := uint8(1)
+	for mono.Duration(4096)<<code < t.p.Transport.RTO && code < 31 {
+		code++
+	}
+	return code
+}
+
+// connect makes a QP of a host that is connected to one of another.
+func (t *transmitter) connect(e engine, now mono.Time, owner any, sq int, from, to int32, qpn, remote uint32) qp {
+	mtu := t.p.Topology.MTU
+	switch e := e.(type) {
+	case *metaroce.Engine:
+		q := e.CreateQP(qpn, metaroce.QPConfig{Owner: owner, SQEntries: sq, MaxSendSGE: 1, SRQ: true})
+		q.ToInit()
+		q.ToRTR(now, metaroce.RTRAttr{Local: addrOf(from), Remote: addrOf(to), RemoteQPN: remote, PathMTU: mtu, MaxDestRdAtomic: 1})
+		q.ToRTS(now, metaroce.RTSAttr{Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 1})
+		return q
+	case *rocev2.Engine:
+		q := e.CreateQP(qpn, rocev2.QPConfig{Owner: owner, SQEntries: sq, MaxSendSGE: 1, SRQ: true})
+		q.ToInit()
+		q.ToRTR(now, rocev2.RTRAttr{Local: addrOf(from), Remote: addrOf(to), RemoteQPN: remote, PathMTU: mtu, MaxDestRdAtomic: 1})
+		q.ToRTS(now, rocev2.RTSAttr{Timeout: t.timeout(), RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 1})
+		return q
+	}
+	panic("nic: an engine of another kind")
+}
+
+// payload reports whether a packet carries data of a program, so that only its headers matter.
+func payload(b []byte, mr bool) bool {
+	if mr {
+		return wire.Opcode(b[0]).IsData()
+	}
+	op := b[0] // of RC: SEND and WRITE, READ responses
+	return op <= 0x0B || op >= 0x0D && op <= 0x10
+}
+
+// retransmits is what an engine has sent again.
+func retransmits(e engine) uint64 {
+	switch e := e.(type) {
+	case *metaroce.Engine:
+		return e.C.Retransmits
+	case *rocev2.Engine:
+		return e.C.Retransmits
+	}
+	return 0
+}
