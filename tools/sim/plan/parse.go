@@ -157,16 +157,25 @@ func (p *parser) document(b []byte) (*yaml.Node, error) {
 		return nil, &Error{File: p.file, Line: 1, Msg: "the file is empty; a plan has topology: and workload:"}
 	}
 	if !errors.Is(err, io.EOF) {
-		if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
-			line, _ := strconv.Atoi(m[1])
-			return nil, &Error{File: p.file, Line: line, Msg: m[2]}
-		}
-		return nil, &Error{File: p.file, Line: 1, Msg: strings.TrimPrefix(err.Error(), "yaml: ")}
+		return nil, p.syntax(strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	if doc.Content[0].Kind != yaml.MappingNode {
 		return nil, p.mistake(doc.Content[0], "a plan is a list of `key: value`, such as `topology: {…}` and `workload: […]`")
 	}
 	return doc.Content[0], nil
+}
+
+// syntax is a mistake that the YAML decoder found.
+func (p *parser) syntax(msg string) error {
+	line := 1
+	if m := yamlLine.FindStringSubmatch(msg); m != nil {
+		line, _ = strconv.Atoi(m[1])
+		msg = m[2]
+	}
+	if strings.HasPrefix(msg, "mapping values are not allowed") {
+		msg += "; text with a colon needs quotes"
+	}
+	return &Error{File: p.file, Line: line, Msg: msg}
 }
 
 // plan reads the whole: what later keys mean depends on the topology, so that comes first wherever it stands.

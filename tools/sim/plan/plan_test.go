@@ -89,7 +89,7 @@ workload:
   - {pattern: ring, hosts: 0-62/2, size: 1000000B, acked: true, repeat: 3}
 events:
   - {at: 2ms, for: 1ms, target: host 5, loss: 5%, burst: 4, data_only: true}
-  - {at: 1ms, target: link 0/host5-leaf5, slow: 4}
+  - {at: 1ms, target: link 0/host5-leaf10, slow: 4}
   - {at: 1ms, target: links, flap: 100us}
 run: {flows: all}
 `))
@@ -103,7 +103,7 @@ run: {flows: all}
 	if !p.Transport.DCQCN || p.Switch.Queue != 0 || p.Switch.PFC.Headroom == 0 || p.Switch.ECNProb != 0.2 || p.Switch.ControlClass {
 		t.Errorf("%+v %+v", p.Transport, p.Switch)
 	}
-	if p.Events[0].Target != "link 0/host5-leaf5" || p.Events[2].At != 2*mono.Millisecond || p.Events[2].Change.Loss != 0.05 {
+	if p.Events[0].Target != "link 0/host5-leaf10" || p.Events[2].At != 2*mono.Millisecond || p.Events[2].Change.Loss != 0.05 {
 		t.Errorf("events are not in order: %+v", p.Events)
 	}
 }
@@ -163,6 +163,7 @@ func TestMistakes(t *testing.T) {
 		{"until: 100ms", "steady: true", "a steady run needs `until:`"},
 		{"until: 100ms", "until: 1ms, warm: 2us", "warm: is for steady: true"},
 		{"until: 100ms", "until: 0", "until: a run lasts longer than 0"},
+		{"name: base", "title: a: b", "not allowed in this context; text with a colon needs quotes"},
 		{"name: base", "name: base\nname: base", `x.yaml:2: "name" is given twice`},
 		{"run: {", "run: [", "x.yaml:8: did not find"},
 	} {

@@ -29,14 +29,14 @@ func (t *Topology) Leaves() int {
 	return 1
 }
 
-// LeafOf is the leaf that a host hangs on. Rail: the servers s*Leaf … (s+1)*Leaf-1 share leaves s*Group … (s+1)*Group-1,
-// one for each rail.
+// LeafOf is the leaf that a host hangs on. Rail: the leaves of rail 0 come first, and servers fill the leaves of each rail in
+// order.
 func (t *Topology) LeafOf(host int) int {
 	switch t.Kind {
 	case LeafSpine, FatTree:
 		return host / t.Leaf
 	case Rail:
-		return host/t.Group/t.Leaf*t.Group + host%t.Group
+		return host%t.Group*(t.Leaves()/t.Group) + host/t.Group/t.Leaf
 	case Single:
 	}
 	return 0
