@@ -140,6 +140,9 @@ func (b *builder) part(w *plan.Work, read func(string) ([]byte, error)) error {
 	}
 	var text []byte
 	if w.File != "" {
+		if read == nil {
+			return b.errf(w, "file: nothing here reads %s", w.File)
+		}
 		var err error
 		if text, err = read(w.File); err != nil {
 			return b.errf(w, "file: %v", err)
