@@ -51,6 +51,10 @@ libmpich-dev    mpicc.mpich
 libfabric-bin   fi_pingpong
 qperf           qperf
 fio             fio
+munge           munged
+slurmctld       slurmctld
+slurmd          slurmd
+slurm-client    sbatch
 "
 all=$test
 

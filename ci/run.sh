@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/ci
 
-test_jobs="build generated unit race verbs asan fuzz sim planted pyverbs live clients interop lint"
+test_jobs="build generated unit race verbs asan fuzz sim slurm planted pyverbs live clients interop lint"
 full_jobs="full_tap full_udp full_mem full_field full_clients_a full_clients_b full_soak"
 
 # ---------------------------------------------------------------- words the jobs use
@@ -45,7 +45,7 @@ job_deps() { bash ci/deps.sh all; }
 
 job_build() {
     CGO_ENABLED=0 "$go" build ./...
-    CGO_ENABLED=0 "$go" vet -tags live,interop,clients ./...
+    CGO_ENABLED=0 "$go" vet -tags live,interop,clients,slurm ./...
     CGO_ENABLED=0 "$go" vet -tags planted ./transport/... ./tools/...
     [ -d nicemu ] && [ -e verbs/Makefile ] || absent "nicemu and verbs/Makefile"
     make -s build
@@ -144,6 +144,16 @@ job_sim() {
     done
     count 2 0
     gotest -timeout 15m -count=1 -run 'TestRandom$' ./transport/transporttest -args -seeds 500 -seed "$first"
+}
+
+# Sweeps through a real Slurm of one node, which lives as long as the job.
+job_slurm() {
+    local rc=0
+    "$go" test -tags slurm -c -o /dev/null ./tools/sim/sweep # so that the cluster need not wait for the compiler
+    bash ci/slurm.sh -k "$out/slurm" "$go" run ./ci/gotest -go "$go" -counts "$MR_COUNTS" -- \
+        -tags slurm -count=1 -timeout 4m -run TestSlurm ./tools/sim/sweep || rc=$?
+    [ $rc != 3 ] || { skip "no Slurm (Debian: slurmctld slurmd slurm-client munge)"; return 0; }
+    return $rc
 }
 
 # Bugs planted in the core, one at a time: the checkers of job_sim must catch each.
