@@ -110,14 +110,16 @@ func (p *portRx) roundTrip(e *Engine) mono.Duration {
 			m = max(m, b+a.planes[plane].noise)
 		}
 	}
-	if m == 0 {
+	p.rttAt = e.now
+	if m == 0 { // the first guess of a round trip is long: it must not be kept as long as it is
 		for _, a := range e.live {
 			if a.state == assocUp && a.users > 0 {
 				m = max(m, a.srtt)
 			}
 		}
+		p.rttAt = 0
 	}
-	p.rtt, p.rttAt = max(m, 5*mono.Microsecond), e.now
+	p.rtt = max(m, 5*mono.Microsecond)
 	return p.rtt
 }
 
