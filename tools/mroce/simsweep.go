@@ -19,6 +19,7 @@ import (
 
 	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/tools/sim/plan"
+	"github.com/metaroce/metaroce/tools/sim/plans"
 	"github.com/metaroce/metaroce/tools/sim/sweep"
 )
 
@@ -245,7 +246,13 @@ func (b *sweepBar) done() {
 }
 
 // simPlanText returns the text of a ready plan, nil when there is none, and the names of all.
-func simPlanText(string) (text []byte, names []string) { return nil, nil }
+func simPlanText(name string) (text []byte, names []string) {
+	text, err := plans.Read(name)
+	if err != nil {
+		return nil, plans.Names()
+	}
+	return text, plans.Names()
+}
 
 // simPlanCheck checks a plan with overrides.
 func simPlanCheck(name string, text []byte, set map[string]string) error {

@@ -36,6 +36,8 @@ func TestSimSweepUsage(t *testing.T) {
 	good := write("good.yaml", "plan: ring.yaml\ngrid: {topology.planes: [1, 2]}\nseeds: 1..2\n")
 	noPlan := write("noplan.yaml", "plan: rign.yaml\nseeds: 1\n")
 	noKey := write("nokey.yaml", "plan: ring.yaml\ngrid:\n  topology.plains: [1, 2]\n")
+	ready := write("ready.yaml", "plan: smoke\nseeds: 5\n")
+	noReady := write("noready.yaml", "plan: smokee\nseeds: 5\n")
 	slip := write("slip.yaml", "plan: ring.yaml\nsees: 1\n")
 	for _, x := range []struct {
 		args string
@@ -43,6 +45,8 @@ func TestSimSweepUsage(t *testing.T) {
 		say  string // on stdout or stderr
 	}{
 		{"--list " + good, fail.OK, "planes=1,seed=1\nplanes=1,seed=2\nplanes=2,seed=1\nplanes=2,seed=2\n"},
+		{"--list " + ready, fail.OK, "seed=5\n"},
+		{noReady, fail.Usage, `noready.yaml:1: no plan "smokee"; did you mean "smoke"?`},
 		{"", fail.Usage, "which sweep file?"},
 		{"nothing.yaml", fail.Usage, "cannot read the sweep file"},
 		{noPlan, fail.Usage, `noplan.yaml:1: no plan "rign.yaml"; did you mean "ring.yaml"?`},

@@ -290,6 +290,8 @@ func (p *parser) seeds(n *yaml.Node) error {
 		switch {
 		case errA != nil || errB != nil:
 			return p.errf(n.Line, "seed %q is no whole number and no range; write [1, 2, 3] or 1..10", v)
+		case a == 0:
+			return p.errf(n.Line, "seed 0: it stands for the plan's own; seeds begin with 1")
 		case a > b:
 			return p.errf(n.Line, "seeds %s: the range ends before it begins", v)
 		case b-a >= pointsMax:

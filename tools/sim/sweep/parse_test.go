@@ -117,6 +117,7 @@ func TestParseErrors(t *testing.T) {
 		{"plan: p\ngrid: [1]", "grid must be a list of `key: value`"},
 		{"plan: p\nseeds: 3..1", "ends before it begins"},
 		{"plan: p\nseeds: [1, x]", `seed "x" is no whole number`},
+		{"plan: p\nseeds: 0..3", "seeds begin with 1"},
 		{"plan: p\nseeds: [-1]", `seed "-1" is no whole number`},
 		{"plan: p\nseeds: [2, 1..3]", "seed 2 is given twice"},
 		{"plan: p\nseeds: 1..99999999999", "more than 100000"},

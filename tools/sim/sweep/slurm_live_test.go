@@ -5,6 +5,7 @@ package sweep
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +15,7 @@ import (
 	"github.com/metaroce/metaroce/nicemu/fail"
 )
 
-// These tests want a Slurm: ci/slurm.sh go test -tags slurm ./tools/sim/sweep -run Slurm
+// These tests want a Slurm: ci/slurm.sh -m 4 go test -tags slurm ./tools/sim/sweep -run Slurm
 
 func newSlurm(t *testing.T) *bench {
 	b := newBench(t)
@@ -52,6 +53,20 @@ func TestSlurmSweep(t *testing.T) {
 		t.Errorf("%v: %d arrays, want 3 (of 3, of 1, and the failed point again)", err, len(s.Arrays))
 	}
 	b.expect(four, 0, map[State]int{Done: 4})
+}
+
+// TestSlurmLimit: the cluster's own bound of an array is kept, and used.
+func TestSlurmLimit(t *testing.T) {
+	b := newSlurm(t)
+	limit, err := arrayLimit(context.Background())
+	if err != nil || limit > 100 {
+		t.Fatalf("MaxArraySize %d, %v: start the cluster with ci/slurm.sh -m 4", limit, err)
+	}
+	b.expect(fmt.Sprintf("seeds: 1..%d\n", limit+1), limit+1, map[State]int{Done: limit + 1})
+	var s status
+	if err := readJSON(filepath.Join(b.opts.Dir, "sweep.json"), &s); err != nil || len(s.Arrays) != 2 || len(s.Arrays[0].Points) != limit {
+		t.Errorf("%v %+v", err, s.Arrays)
+	}
 }
 
 // TestSlurmFailure: what Slurm or the run says of a failed point reaches the user.
