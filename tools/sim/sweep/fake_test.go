@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 
 // fakeRun behaves as the override mode= says, once only when the plan names a directory for notes and once= is given.
 func fakeRun(args []string) int {
-	plan, set, out, seed := args[0], map[string]string{}, "", uint64(0)
-	for i := 1; i < len(args); i++ {
+	plan, set, out, seed := args[len(args)-1], map[string]string{}, "", uint64(0)
+	for i := range args {
 		switch args[i] {
 		case "--set":
 			k, v, _ := strings.Cut(args[i+1], "=")

@@ -19,7 +19,7 @@ import (
 // Options of Run.
 type Options struct {
 	Dir     string   // of the sweep; made
-	Program []string // what runs a plan: PLAN --set K=V … --seed S --out DIR --json follow
+	Program []string // what runs a plan: --set K=V … --seed S --json --out DIR PLAN follow
 	Commit  string   // of the program: another one has other results
 	Plan    string   // the argument PLAN
 	Text    []byte   // of the plan
@@ -178,7 +178,7 @@ func (r *sweeping) task(i, threads int) Task {
 	p := &r.status.Points[i]
 	t := Task{Name: p.Name, Digest: p.Digest, Attempt: r.token + "-" + strconv.Itoa(p.Tries+1), Points: r.points, Seed: p.Seed,
 		Plan: r.Plan, Base: r.Base, Input: r.status.Input, Timeout: r.s.Timeout.Seconds(), Memory: r.s.Memory, Threads: threads}
-	t.Run = append(append(t.Run, r.Program...), r.Plan)
+	t.Run = append(t.Run, r.Program...)
 	for _, v := range append(r.s.Set[:len(r.s.Set):len(r.s.Set)], p.Set...) {
 		t.Run = append(t.Run, "--set", v.Key+"="+v.Text)
 	}

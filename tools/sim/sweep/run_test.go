@@ -307,7 +307,7 @@ func TestTask(t *testing.T) {
 	r := &sweeping{Options: Options{Program: []string{"mroce", "sim", "run"}, Plan: "p"}, s: s,
 		status: &status{Points: []PointState{{Set: s.Points[0].Set, Seed: 9}}}}
 	for range 2 { // the second is not made of the first
-		if got := strings.Join(r.task(0, 1).Run, " "); got != "mroce sim run p --set a=1 --set b=2 --seed 9 --json" {
+		if got := strings.Join(r.task(0, 1).Run, " "); got != "mroce sim run --set a=1 --set b=2 --seed 9 --json" {
 			t.Error(got)
 		}
 	}
