@@ -44,14 +44,14 @@ func TestSimSweepUsage(t *testing.T) {
 		code int
 		say  string // on stdout or stderr
 	}{
-		{"--list " + good, fail.OK, "planes=1,seed=1\nplanes=1,seed=2\nplanes=2,seed=1\nplanes=2,seed=2\n"},
+		{"--list " + good, fail.OK, "planes=1_seed=1\nplanes=1_seed=2\nplanes=2_seed=1\nplanes=2_seed=2\n"},
 		{"--list " + ready, fail.OK, "seed=5\n"},
 		{noReady, fail.Usage, `noready.yaml:1: no plan "smokee"; did you mean "smoke"?`},
 		{"", fail.Usage, "which sweep file?"},
 		{"nothing.yaml", fail.Usage, "cannot read the sweep file"},
 		{noPlan, fail.Usage, `noplan.yaml:1: no plan "rign.yaml"; did you mean "ring.yaml"?`},
 		{noKey, fail.Usage, `did you mean "planes"?`},
-		{noKey, fail.Usage, "nokey.yaml:3: point plains=1,seed=1"},
+		{noKey, fail.Usage, "nokey.yaml:3: point plains=1_seed=1"},
 		{slip, fail.Usage, `slip.yaml:2: unknown key "sees"; did you mean "seeds"?`},
 		{"--engine slrum " + good, fail.Usage, "local and slurm"},
 		{"--rerun some " + good, fail.Usage, "failed and all"},

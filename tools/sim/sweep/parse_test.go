@@ -35,9 +35,9 @@ memory: 2GiB
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `kind=metaroce,loss=0.1pct,seed=1 kind=metaroce,loss=0.1pct,seed=2 kind=metaroce,loss=0.1pct,seed=3 ` +
-		`kind=metaroce,loss=1pct,seed=1 kind=metaroce,loss=1pct,seed=2 kind=metaroce,loss=1pct,seed=3 ` +
-		`kind=rocev2,loss=0.1pct,seed=1 kind=rocev2,loss=0.1pct,seed=2 kind=rocev2,loss=0.1pct,seed=3 kind=ideal,seed=1`
+	want := `kind=metaroce_loss=0.1pct_seed=1 kind=metaroce_loss=0.1pct_seed=2 kind=metaroce_loss=0.1pct_seed=3 ` +
+		`kind=metaroce_loss=1pct_seed=1 kind=metaroce_loss=1pct_seed=2 kind=metaroce_loss=1pct_seed=3 ` +
+		`kind=rocev2_loss=0.1pct_seed=1 kind=rocev2_loss=0.1pct_seed=2 kind=rocev2_loss=0.1pct_seed=3 kind=ideal_seed=1`
 	if got := strings.Join(names(s), " "); got != want {
 		t.Errorf("points\n%s\nwant\n%s", got, want)
 	}

@@ -91,7 +91,7 @@ func TestResume(t *testing.T) {
 	b.opts.Commit = "c2"
 	b.expect(four, 4, map[State]int{Done: 4})
 	b.expect("set: {x: 1}\n"+four, 4, map[State]int{Done: 4})
-	if err := os.RemoveAll(filepath.Join(b.dir, "out/points/mode=ok,seed=1")); err != nil {
+	if err := os.RemoveAll(filepath.Join(b.dir, "out/points/mode=ok_seed=1")); err != nil {
 		t.Fatal(err)
 	}
 	b.expect("set: {x: 1}\n"+four, 1, map[State]int{Done: 4})
@@ -146,7 +146,7 @@ func TestBadRuns(t *testing.T) {
 			if !strings.Contains(p.Why, x.why) || p.Partial != (x.state != Done) || rep.Complete != (x.state == Done) || (p.Summary != nil) != (x.state != Failed) {
 				t.Errorf("%+v", p)
 			}
-			name := "points/mode=" + x.mode + ",seed=7"
+			name := "points/mode=" + x.mode + "_seed=7"
 			for s, suffix := range suffixes {
 				if b.exists(name+suffix) != (s == x.state) {
 					t.Errorf("%s%s is there: %v", name, suffix, b.exists(name+suffix))
@@ -236,7 +236,7 @@ func TestTable(t *testing.T) {
 		row       int
 		col, want string
 	}{
-		{1, "point", "mode=ok,b=3,seed=4"}, {1, "state", "done"}, {1, "partial", "false"}, {1, "mode", "ok"}, {1, "b", "3"}, {1, "seed", "4"},
+		{1, "point", "mode=ok_b=3_seed=4"}, {1, "state", "done"}, {1, "partial", "false"}, {1, "mode", "ok"}, {1, "b", "3"}, {1, "seed", "4"},
 		{1, "flows", "3"},
 		{1, "fct_max_s", "0.5"}, {1, "group_s_max", "3"}, {1, "busbw_bps_min", "4"}, {1, "exit", "0"},
 		{2, "state", "failed"}, {2, "partial", "true"}, {2, "b", ""}, {2, "flows", ""},

@@ -84,7 +84,7 @@ func (p Point) name(short map[string]string) string {
 	for _, v := range p.Set {
 		words = append(words, safe(short[v.Key])+"="+safe(v.Text))
 	}
-	n := strings.Join(append(words, "seed="+strconv.FormatUint(p.Seed, 10)), ",")
+	n := strings.Join(append(words, "seed="+strconv.FormatUint(p.Seed, 10)), "_") // no comma: the table is easier to cut
 	if len(n) > nameMax {
 		n = n[:nameMax-9] + "-" + p.hash8()
 	}
