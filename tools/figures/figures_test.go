@@ -35,7 +35,8 @@ func TestFloors(t *testing.T) {
 	check("pair, 5 % lost", Pair(e, 4, 0.05, 0, 1, 2*mono.Millisecond), 0.943, 0, 1) // one full plane held up the others: 93.7 %
 	check("pair, 1 % lost in bursts of 8", Pair(e, 4, 0.01, 8, 1, 4*mono.Millisecond), 0.95, 0, 1)
 	check("8:1, 1 BDP", Incast(e, 8, 1, 0, false, 1, mono.Millisecond), 0.97, 0.01, 0.97)
-	check("32:1, 1 BDP", Incast(e, 32, 1, 0, false, 1, mono.Millisecond), 0.97, 0.02, 0.95)
+	// from 1 ms on: some HELLOs are lost in the first burst and come again a millisecond later, each with a first window
+	check("32:1, 1 BDP", Incast(e, 32, 1, 0, false, 1, 2*mono.Millisecond), 0.97, 0.02, 0.95)
 	// from 3 ms on: before, those whose HELLO came first still have more (0.89 to 0.99 by seed at 1 ms, before and after any change)
 	check("32:1, 0.25 BDP", Incast(e, 32, 0.25, 0, false, 1, 6*mono.Millisecond), 0.95, 0.05, 0.98)
 	// acknowledgements on one way each: 61 %, Jain 0.72

@@ -116,13 +116,13 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	}
 	//= MR-REL-020
 	if r.count >= ackEvery || h.Flags&(wire.FlagAckReq|wire.FlagTail) != 0 {
-		r.ackNow = true
+		r.wantAck()
 		r.twin = r.twin || h.Flags&wire.FlagAckReq != 0
-		r.a.due = mono.Min(r.a.due, e.now)
+		r.a.setDue(mono.Min(r.a.due, e.now))
 	} else if r.ackDue == never {
 		//= MR-REL-021
 		r.ackDue = e.now.Add(r.holdTime())
-		r.a.due = mono.Min(r.a.due, r.ackDue)
+		r.a.setDue(mono.Min(r.a.due, r.ackDue))
 	}
 }
 
@@ -180,7 +180,7 @@ func (a *assoc) acceptSeq(rp *rxPath, seq, ts uint32, _ wire.Flags, ce bool) {
 		a.e.C.RxMarked++
 		//= MR-REL-025 MR-REL-020
 		rp.ce++
-		a.rx.ackNow = true
+		a.rx.wantAck()
 	}
 	a.rx.dirtyPath(rp)
 }
@@ -216,7 +216,7 @@ func (a *assoc) refuseLater(q *QP) {
 
 func (r *assocRx) addRefusal(b wire.RefusalBlock) {
 	//= MR-REL-020
-	r.ackNow = true
+	r.wantAck()
 	if len(r.refusals) == maxRefusals {
 		i := 0
 		for k := range r.refusals {
@@ -240,7 +240,7 @@ func (r *assocRx) noteLimit(q *QP) {
 	q.limitDirty = r.repeats()
 	//= MR-REL-027
 	if credit <= 0 {
-		r.ackNow = true
+		r.wantAck()
 	} else if r.ackDue == never && credit < 16 {
 		r.ackDue = r.a.e.now.Add(r.holdTime())
 	}
@@ -259,6 +259,12 @@ func (r *assocRx) forgetQP(q *QP) {
 			return
 		}
 	}
+}
+
+// wantAck has an acknowledgement sent by the next Transmit.
+func (r *assocRx) wantAck() {
+	r.ackNow = true
+	r.a.heat()
 }
 
 // sendAcks writes the news into ack packets: one, or more when they do not fit, or a second copy on another plane.

@@ -42,6 +42,9 @@ type assoc struct {
 	qps           []*QP
 	due           mono.Time
 	lastUse       mono.Time
+	gone          bool            // forgotten: nothing is due any more
+	isHot         bool            // among those that may have something to send
+	dueIdx        int             // in the engine's heap; -1 = not there
 	isLive        bool            // among those that are looked at all the time
 	sends         [maxPlanes]bool // among the senders of a port
 
@@ -190,7 +193,7 @@ type txPath struct {
 
 func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 	a := &assoc{e: e, local: local, remote: remote, name: remote.String(), rxTag: e.newTag(),
-		due: never, careAt: never, lastUse: e.now, helloAt: never, pathLimit: maxPaths, planes: make([]planeTx, len(e.cfg.Planes))}
+		due: never, dueIdx: -1, careAt: never, lastUse: e.now, helloAt: never, pathLimit: maxPaths, planes: make([]planeTx, len(e.cfg.Planes))}
 	a.rx.init(a)
 	for i := range a.planes {
 		pl := &a.planes[i]
@@ -441,7 +444,7 @@ func (a *assoc) reschedule() {
 			}
 		}
 	}
-	a.due = t
+	a.setDue(t)
 }
 
 func (a *assoc) onTimer() {
@@ -450,7 +453,7 @@ func (a *assoc) onTimer() {
 		a.helloTimer()
 	}
 	if a.rx.ackDue <= now {
-		a.rx.ackNow = true
+		a.rx.wantAck()
 		a.rx.ackDue = never
 	}
 	if a.state == assocUp {

@@ -83,7 +83,10 @@ type Engine struct {
 	assocs    []*assoc
 	calmAt    mono.Time
 	live      []*assoc // without those that sleep: no QP, nothing under way
-	rr        int      // round robin over live
+	hot       []*assoc // that may have something to send
+	rr        int      // round robin over hot
+	dues      assocHeap
+	late      []*assoc // of HandleTimers: whose time has come
 	reapAt    mono.Time
 	planeUp   []bool
 	busy      uint32 // planes whose queue to the wire is full
@@ -182,11 +185,12 @@ func (e *Engine) HandlePackets(now mono.Time, ps []pkt.Packet) {
 // HandleTimers runs everything that is due.
 func (e *Engine) HandleTimers(now mono.Time) {
 	e.tick(now)
-	for _, a := range e.live {
-		if a.due <= e.now {
-			a.onTimer()
-		}
+	e.dues.take(e.now, &e.late)
+	for _, a := range e.late {
+		a.onTimer()
 	}
+	clear(e.late)
+	e.late = e.late[:0]
 	e.runQPTimers()
 	e.probes.expire(e)
 	e.reap()
@@ -194,10 +198,7 @@ func (e *Engine) HandleTimers(now mono.Time) {
 
 // NextTimeout is when HandleTimers should be called next, or mono.Never.
 func (e *Engine) NextTimeout() mono.Time {
-	t := mono.Min(mono.Min(e.timers.next(), e.reapAt), e.probes.due)
-	for _, a := range e.live {
-		t = mono.Min(t, a.due)
-	}
+	t := mono.Min(mono.Min(mono.Min(e.timers.next(), e.reapAt), e.probes.due), e.dues.next())
 	e.lastNext = e.real(t)
 	return e.lastNext
 }
@@ -389,6 +390,12 @@ func (e *Engine) forget(i int) {
 	a := e.assocs[i]
 	a.giveUpAll()
 	e.probes.drop(a, true)
+	a.setDue(never)
+	a.gone = true
+	if a.isHot {
+		a.isHot = false
+		e.hot = slices.DeleteFunc(e.hot, func(x *assoc) bool { return x == a })
+	}
 	if a.isLive {
 		a.isLive = false
 		e.live = slices.DeleteFunc(e.live, func(x *assoc) bool { return x == a })

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/wire"
 )
@@ -40,5 +41,22 @@ func TestGapAcrossEntropies(t *testing.T) {
 		if e.C.LostGap != c.lost {
 			t.Errorf("entropy changed after %d: %d called lost, want %d", c.change, e.C.LostGap, c.lost)
 		}
+	}
+}
+
+// TestFirstGuess: a port goes by the first guess of a round trip, which is long, no longer than until one was measured.
+func TestFirstGuess(t *testing.T) {
+	e := New(Config{NICID: 1, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Planes: []PlaneConfig{{PacketMax: 4220, RateBps: 100e9}}}, nobody{})
+	e.tick(1_000_000)
+	a := e.assocFor(e.cfg.Addrs[0], netip.MustParseAddr("10.0.0.2"), true)
+	a.users, a.state = 1, assocUp
+	e.enliven(a)
+	if got := e.ports[0].roundTrip(e); got != rttStart {
+		t.Fatalf("before anything is measured: %v, want %v", got, rttStart)
+	}
+	e.tick(1_020_000)
+	a.planes[0].base = 9 * mono.Microsecond
+	if got := e.ports[0].roundTrip(e); got != 9*mono.Microsecond {
+		t.Errorf("once it is measured: %v", got)
 	}
 }

@@ -235,6 +235,7 @@ func (pl *planeTx) probeTimer() {
 	}
 	pl.probeID++
 	pl.probeOut, pl.probeSeen, pl.probeWant = pl.probeOut<<1, pl.probeSeen<<1, true
+	pl.a.heat()
 	pl.probeAt = e.now.Add(pl.probeGap + pl.noise)
 	//= MR-PATH-032
 	switch pl.probeTries++; {

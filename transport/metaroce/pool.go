@@ -220,3 +220,86 @@ func (h *qpHeap) set(q *QP, t mono64) {
 	h.up(i)
 	h.down(i)
 }
+
+// assocHeap orders associations by when something is due.
+type assocHeap []*assoc
+
+func (h assocHeap) next() mono64 {
+	if len(h) == 0 {
+		return never
+	}
+	return h[0].due
+}
+
+// take moves those whose time has come to a list. Each is due never, until it is rescheduled.
+func (h *assocHeap) take(now mono64, late *[]*assoc) {
+	for len(*h) > 0 && (*h)[0].due <= now {
+		a := (*h)[0]
+		*late = append(*late, a)
+		a.setDue(never)
+	}
+}
+
+func (h assocHeap) swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].dueIdx, h[j].dueIdx = i, j
+}
+
+func (h assocHeap) up(i int) {
+	for i > 0 {
+		p := (i - 1) / 2
+		if h[p].due <= h[i].due {
+			return
+		}
+		h.swap(i, p)
+		i = p
+	}
+}
+
+func (h assocHeap) down(i int) {
+	for {
+		c := 2*i + 1
+		if c >= len(h) {
+			return
+		}
+		if c+1 < len(h) && h[c+1].due < h[c].due {
+			c++
+		}
+		if h[i].due <= h[c].due {
+			return
+		}
+		h.swap(i, c)
+		i = c
+	}
+}
+
+// setDue says when the association has something to do; never takes it out.
+func (a *assoc) setDue(t mono64) {
+	if t == a.due || a.gone {
+		return
+	}
+	h := &a.e.dues
+	was := a.due
+	a.due = t
+	i := a.dueIdx
+	switch {
+	case i < 0:
+		a.dueIdx = len(*h)
+		*h = append(*h, a)
+		h.up(a.dueIdx)
+	case t == never:
+		n := len(*h) - 1
+		h.swap(i, n)
+		(*h)[n] = nil
+		*h = (*h)[:n]
+		a.dueIdx = -1
+		if i < n {
+			h.up(i)
+			h.down(i)
+		}
+	case t < was:
+		h.up(i)
+	default:
+		h.down(i)
+	}
+}

@@ -346,6 +346,7 @@ func (q *QP) flushRecvs() {
 func (q *QP) wake() {
 	if q.a != nil && q.state >= StateRTR && !q.inRing {
 		q.a.active.push(q)
+		q.a.heat()
 	}
 }
 

@@ -205,7 +205,7 @@ func (e *Engine) onData(a *assoc, p *pkt.Packet, h *wire.Header, payload []byte)
 	if dup { // the network made a copy, or the acknowledgement was lost: say again what we know
 		e.C.DropDup++
 		a.rx.dirtyPath(rp)
-		a.rx.ackNow = true
+		a.rx.wantAck()
 		return
 	}
 	if h.Op.IsRequest() {

@@ -46,16 +46,16 @@ func (e *Engine) Transmit(now mono.Time, b *pkt.Batch) {
 	t := &e.out.tx
 	t.n, t.nops = 0, 0
 	e.calm()
-	n := len(e.live)
+	n := len(e.hot)
 	for i := 0; i < n && !b.Full(); i++ {
-		a := e.live[(e.rr+i)%n]
+		a := e.hot[(e.rr+i)%n]
 		if a.rx.ackNow {
 			a.sendAcks(b)
 		}
 	}
 	e.probes.send(e, b) // before data: behind a sender that fills every batch they would wait for ever
 	for i := 0; i < n && !b.Full() && t.n < len(t.jobs); i++ {
-		a := e.live[(e.rr+i)%n]
+		a := e.hot[(e.rr+i)%n]
 		if a.state != assocUp {
 			continue
 		}
@@ -68,11 +68,41 @@ func (e *Engine) Transmit(now mono.Time, b *pkt.Batch) {
 			a.reschedule()
 		}
 	}
-	if n > 0 {
-		e.rr = (e.rr + 1) % n
-	}
+	e.cool()
 	e.probes.send(e, b) // that were started meanwhile
 	e.finishTx(b)
+}
+
+// heat puts an association among those that may have something to send: acknowledgements, probes of planes, data.
+func (a *assoc) heat() {
+	if !a.isHot && !a.gone {
+		a.isHot = true
+		a.e.hot = append(a.e.hot, a)
+	}
+}
+
+// cool takes out those that have nothing, and turns the others round.
+func (e *Engine) cool() {
+	keep := e.hot[:0]
+	for _, a := range e.hot {
+		if a.isHot = a.rx.ackNow || a.active.n > 0 || a.wantsProbe(); a.isHot {
+			keep = append(keep, a)
+		}
+	}
+	clear(e.hot[len(keep):])
+	e.hot = keep
+	if n := len(keep); n > 0 {
+		e.rr = (e.rr + 1) % n
+	}
+}
+
+func (a *assoc) wantsProbe() bool {
+	for i := range a.planes {
+		if a.planes[i].probeWant {
+			return true
+		}
+	}
+	return false
 }
 
 // transmitData lets the association's QPs send in turn.

@@ -36,7 +36,7 @@ func (e *Engine) trimmed(p *pkt.Packet) bool {
 	}
 	e.enliven(a)
 	a.rx.trims = append(a.rx.trims, wire.TrimBlock{Path: h.Path, Seq: h.Seq, LastHop: dscp == e.cfg.TrimLastDSCP})
-	a.rx.ackNow = true
+	a.rx.wantAck()
 	a.reschedule()
 	return true
 }
