@@ -83,7 +83,7 @@ free() {
     done
 }
 mapfile -t ports < <(free 2)
-host=$(hostname -s)
+host=$(uname -n) host=${host%%.*} # hostname -s would ask the resolver, which need not know this machine
 memory=$(($(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo) / 1024 / 2))
 
 cat >"$SLURM_CONF" <<END

@@ -119,7 +119,7 @@ func (r *sweeping) slurm(ctx context.Context, todo []int) error {
 	if r.Slurm.Poll <= 0 {
 		r.Slurm.Poll = 2 * time.Second
 	}
-	w := &waiting{r: r, since: time.Now()}
+	w := &waiting{r: r, since: time.Now(), moved: time.Now()}
 	for {
 		for len(todo) > 0 && ctx.Err() == nil {
 			n := min(limit, len(todo))
@@ -134,7 +134,7 @@ func (r *sweeping) slurm(ctx context.Context, todo []int) error {
 		select {
 		case <-ctx.Done():
 			return r.cancelAll()
-		case <-time.After(r.Slurm.Poll):
+		case <-time.After(w.pause()):
 		}
 		if todo, err = r.poll(ctx, w); err != nil && ctx.Err() == nil {
 			// Tasks go on by themselves: the next Run finds them.
@@ -247,7 +247,8 @@ func (r *sweeping) poll(ctx context.Context, w *waiting) (again []int, err error
 			}
 			i := a.index[k]
 			delete(a.index, k)
-			w.since = time.Now()
+			delete(a.gone, k)
+			w.since, w.moved = time.Now(), time.Now()
 			if r.ended(i, o) {
 				again = append(again, i)
 			}
@@ -331,7 +332,8 @@ func (r *sweeping) cancelAll() error {
 // waiting watches for a queue that does not move and a controller that does not answer.
 type waiting struct {
 	r      *sweeping
-	since  time.Time // of the last movement
+	since  time.Time // when a task last ran or ended
+	moved  time.Time // when one last ended
 	said   string
 	misses int
 }
@@ -339,6 +341,16 @@ type waiting struct {
 const missesMax = 30 // controllers restart
 
 func (w *waiting) heard() { w.misses = 0 }
+
+// pause until the next look: the longer nothing ends, the less the controller is asked.
+func (w *waiting) pause() time.Duration {
+	for _, a := range w.r.status.Arrays {
+		if len(a.gone) > 0 && len(a.index) > 0 {
+			return w.r.Slurm.Poll // files are late
+		}
+	}
+	return w.r.Slurm.Poll + min(time.Since(w.moved)/10, 10*time.Second)
+}
 
 // silent bears with a controller that does not answer for a while.
 func (w *waiting) silent(err error) error {
