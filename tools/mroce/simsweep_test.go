@@ -84,3 +84,39 @@ func TestSimSweepFails(t *testing.T) {
 		t.Errorf("code %d\n%s\n%s", code, out, errs)
 	}
 }
+
+// TestSimTask: what job arrays run says what is wrong with its list.
+func TestSimTask(t *testing.T) {
+	list := filepath.Join(t.TempDir(), "list.json")
+	if err := os.WriteFile(list, []byte("[]"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		args string
+		code int
+		say  string
+	}{
+		{"sweep-task", fail.Usage, "LIST INDEX"},
+		{"sweep-task " + list + " x", fail.Usage, "LIST INDEX"},
+		{"sweep-task " + list + " 0", fail.Usage, "has no point 0"},
+		{"sweep-task " + list + ".none 0", fail.Failed, "do all nodes see"},
+		{"swep", fail.Usage, `no command "swep"`},
+	} {
+		code, out, errs := mroce(append([]string{"sim"}, strings.Fields(x.args)...)...)
+		if code != x.code || !strings.Contains(out+errs, x.say) {
+			t.Errorf("mroce sim %s: code %d, want %d and %q\n%.300s\n%s", x.args, code, x.code, x.say, out, errs)
+		}
+	}
+}
+
+// TestProgramIdentity: it is a commit, or the program's bytes.
+func TestProgramIdentity(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := programIdentity(self)
+	if err != nil || len(a) < 20 {
+		t.Errorf("%q %v", a, err)
+	}
+}
