@@ -188,6 +188,9 @@ func (p *parser) transport(n *yaml.Node, pl *Plan) {
 	if t.Kind == RoCEv2 && at["dcqcn"] == nil {
 		t.DCQCN = true
 	}
+	if t.Kind == RoCEv2 {
+		pl.Topology.Header = RoCEv2Header
+	}
 	if t.Kind == RoCEv2 && t.RTO <= 0 {
 		p.errf(at["rto"], "rto: a retransmission timer is longer than 0")
 	}

@@ -75,6 +75,7 @@ type Topology struct {
 	Delay    mono.Duration
 	UpDelay  mono.Duration // default Delay
 	MTU      int           // payload bytes of a packet: 256 … 4096
+	Header   int           // bytes from BTH to ICRC beside the payload, in a full packet: by the transport; 0 = HeaderBytes
 	Overhead int           // bytes on the wire beside BTH … ICRC; default 66: Ethernet with preamble and gap, IP, UDP
 	// RateUnknown: NICs are not told their wires' rate.
 	RateUnknown bool

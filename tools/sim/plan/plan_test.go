@@ -209,7 +209,7 @@ func TestOverrides(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.Topology.Hosts != 32 || p.Topology.Planes != 4 || p.Events[0].Change.Loss != 0.05 || p.Events[0].Change.Down || p.Workload[0].Size != 64<<10 ||
-		p.Transport.Kind != RoCEv2 || p.Run.Bin != mono.Millisecond || p.Switch.PFC.XOFF != 15*4160 || p.Seed != 7 {
+		p.Transport.Kind != RoCEv2 || p.Run.Bin != mono.Millisecond || p.Switch.PFC.XOFF != 15*4128 || p.Seed != 7 {
 		t.Errorf("%+v", p)
 	}
 	for _, c := range []struct{ path, value, want string }{

@@ -6,6 +6,9 @@ import "github.com/metaroce/metaroce/internal/mono"
 // Overhead of 16 a full packet of 4096 bytes is 4160 bytes on the wire, as in htsim.
 const HeaderBytes = 48
 
+// RoCEv2Header is the same of RoCEv2: BTH 12, ICRC 4.
+const RoCEv2Header = 16
+
 // Tiers is the number of switch tiers that the longest path climbs.
 func (t *Topology) Tiers() int {
 	switch {
@@ -65,12 +68,19 @@ func (t *Topology) CoresOf(agg int) (first, end int) {
 }
 
 // WireBytes is the length of a full packet on the wire.
-func (t *Topology) WireBytes() int { return t.MTU + HeaderBytes + t.Overhead }
+func (t *Topology) WireBytes() int { return t.MTU + t.header() + t.Overhead }
+
+func (t *Topology) header() int {
+	if t.Header > 0 {
+		return t.Header
+	}
+	return HeaderBytes
+}
 
 // RTT is the unloaded round trip over the longest path: a full packet there and an answer of HeaderBytes + Overhead back,
 // stored and forwarded at each switch.
 func (t *Topology) RTT() mono.Duration {
-	bits := uint64(t.WireBytes()+HeaderBytes+t.Overhead) * 8
+	bits := uint64(t.WireBytes()+t.header()+t.Overhead) * 8
 	up := uint64(2*t.Tiers() - 2) // links between switches on the way; two more are those of the hosts
 	ps := 2 * bits * 1e12 / t.RateBps
 	ps += up * (bits * 1e12 / t.UpBps)
