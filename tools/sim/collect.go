@@ -114,14 +114,19 @@ func (r *run) flows(out *result.Result) {
 	}
 	out.Groups = groups
 	slices.Sort(took)
-	if n := len(took); n > 0 {
-		at := func(q float64) float64 { return took[max(0, int(math.Ceil(q*float64(n)))-1)] }
-		s.FCTMin, s.FCTP50, s.FCTP99, s.FCTMax = took[0], at(0.5), at(0.99), took[n-1]
-	}
+	times(s, took)
 	s.Jain, s.MinMax = fairness(rates)
 	if end > 0 {
 		s.Goodput = bytes * 8 / end
 		s.GoodputShare = s.Goodput / r.capacity(receivers)
+	}
+}
+
+// times fills in the percentiles (nearest rank) of times, shortest first.
+func times(s *result.Summary, took []float64) {
+	if n := len(took); n > 0 {
+		at := func(q float64) float64 { return took[max(0, int(math.Ceil(q*float64(n)))-1)] }
+		s.FCTMin, s.FCTP50, s.FCTP99, s.FCTMax = took[0], at(0.5), at(0.99), took[n-1]
 	}
 }
 
@@ -161,6 +166,11 @@ func (r *run) steady(out *result.Result) {
 	s.Goodput, s.GoodputShare = sum, sum/r.capacity(receivers)
 	s.Jain, s.MinMax = fairness(rates)
 	out.Groups, out.Flows = nil, nil
+	var took []float64
+	for _, d := range r.world.Took() {
+		took = append(took, d.Seconds())
+	}
+	times(s, took)
 	s.Flows, s.Done = len(r.graph.Messages), len(r.graph.Messages)-s.Errors
 }
 

@@ -24,9 +24,10 @@ type host struct {
 	ready []int32         // messages to be posted
 	freed []*lane         // that have a place in their send queue for what waits
 
-	now    mono.Time // of the call
-	placed uint64    // bytes in memory
-	posted uint64    // requests
+	now    mono.Time       // of the call
+	took   []mono.Duration // of a steady run: requests that ended since it is measured
+	placed uint64          // bytes in memory
+	posted uint64          // requests
 }
 
 // scratch is what the hosts of one thread share within a call.

@@ -20,6 +20,7 @@ type lane struct {
 	wait  []part // from head on
 	head  int
 	slots int  // free in the send queue
+	since fifo // of a steady run: when the requests in the send queue were posted
 	freed bool // in the host's list of those that may post
 }
 
@@ -27,6 +28,23 @@ type lane struct {
 type part struct {
 	msg  int32
 	size uint32
+}
+
+// fifo is times, oldest first.
+type fifo struct {
+	at   []mono.Time
+	head int
+}
+
+func (f *fifo) push(t mono.Time) { f.at = append(f.at, t) }
+
+func (f *fifo) pop() mono.Time {
+	t := f.at[f.head]
+	if f.head++; 2*f.head > len(f.at) {
+		f.at = f.at[:copy(f.at, f.at[f.head:])]
+		f.head = 0
+	}
+	return t
 }
 
 // partMost is the longest WRITE; longer messages are cut.
@@ -130,6 +148,9 @@ func (l *lane) post(now mono.Time) {
 		}
 		l.c.h.posted++
 		l.slots--
+		if l.c.h.w.steady {
+			l.since.push(now)
+		}
 		l.qp.Post(now)
 	}
 	if l.head == len(l.wait) {
@@ -220,6 +241,9 @@ func (h *host) SendDone(owner any, wr *transport.SendWR, st transport.Status) {
 	s := &h.w.msgs[msg]
 	if h.w.steady {
 		h.s.ended++
+		if at := l.since.pop(); h.now >= h.w.warmAt {
+			h.took = append(h.took, h.now.Sub(at))
+		}
 		l.wait = append(l.wait, part{msg, wr.Length})
 	} else if s.toAck--; s.toAck == 0 {
 		s.acked = h.now

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/rng"
@@ -29,6 +30,7 @@ type World struct {
 	control   bool // acknowledgements pass data
 	warming   bool
 	steady    bool
+	warmAt    mono.Time // of a steady run: when its measurement begins
 }
 
 // New gives every host of a network its NIC and its connections. RC QPs carry both ways, so there is one connection for each
@@ -172,6 +174,7 @@ func (w *World) Warm(limit mono.Duration) error {
 // Start puts the first messages on their way: the plan's time 0 is now.
 func (w *World) Start() {
 	now := w.net.Now
+	w.warmAt = now.Add(w.tx.p.Run.Warm)
 	for i := range w.graph.Messages {
 		m := &w.graph.Messages[i]
 		if m.Edges > 0 {
@@ -217,6 +220,16 @@ func (w *World) Retransmits() (n uint64) {
 		n += retransmits(h.e)
 	}
 	return n
+}
+
+// Took are the times that requests of a steady run took, those that ended since it is measured; shortest first.
+func (w *World) Took() []mono.Duration {
+	var all []mono.Duration
+	for _, h := range w.hosts {
+		all = append(all, h.took...)
+	}
+	slices.Sort(all)
+	return all
 }
 
 // Message is what became of one: times, or Never; why it failed, or "".
