@@ -121,6 +121,8 @@ func misbehave(mode, dir string, r *result.Result) int {
 		time.Sleep(20 * time.Second)
 	case "killed":
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	case "finish": // ends well, although it was asked to stop
+		<-term
 	case "slow", "hang":
 		d := 300 * time.Millisecond
 		if mode == "hang" {

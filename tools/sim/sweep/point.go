@@ -204,7 +204,7 @@ func residentBytes(pid int) int64 {
 func (t Task) judge(ctx context.Context, dir string, o *Outcome, err error) {
 	var exit *exec.ExitError
 	switch {
-	case ctx.Err() != nil && o.Exit != fail.OK:
+	case ctx.Err() != nil && err != nil: // Wait says so also of a run that came to its end just then
 		o.State = stopped
 		return
 	case err != nil && !errors.As(err, &exit):

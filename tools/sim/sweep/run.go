@@ -49,7 +49,7 @@ type sweeping struct {
 	mu       sync.Mutex
 	status   *status
 	count    map[State]int
-	saved    time.Time
+	nextSave time.Time
 	saveFail error
 }
 
@@ -195,11 +195,11 @@ func (r *sweeping) change(i int, f func(p *PointState)) {
 	f(p)
 	r.count[p.State]++
 	r.Change(*p, r.count)
-	if now := time.Now(); now.Sub(r.saved) > time.Second {
-		r.saved = now
+	if now := time.Now(); now.After(r.nextSave) {
 		if err := r.status.save(r.Dir, r.s.Keys, false); err != nil && r.saveFail == nil {
 			r.saveFail = err
 		}
+		r.nextSave = time.Now().Add(max(time.Second, 30*time.Since(now))) // large sweeps are not slowed down by it
 	}
 }
 

@@ -210,6 +210,17 @@ func TestInterrupt(t *testing.T) {
 	b.expect("points: [{mode: ok}, {mode: fine}, {mode: slow}]\n", 1, map[State]int{Done: 3})
 }
 
+// TestInterruptAtTheEnd: a run that ends well just when it is told to stop has not failed.
+func TestInterruptAtTheEnd(t *testing.T) {
+	b := newBench(t)
+	ctx, stop := context.WithCancel(context.Background())
+	b.opts.Change = func(PointState, map[State]int) { time.AfterFunc(300*time.Millisecond, stop) }
+	rep, _, err := b.run(ctx, "grid: {mode: finish}\n")
+	if !errors.Is(err, context.Canceled) || rep.Count[Waiting] != 1 {
+		t.Errorf("%v %+v %+v", err, rep.Count, rep.Bad)
+	}
+}
+
 // TestTable: a row for each point, whatever became of it; no figures but of results.
 func TestTable(t *testing.T) {
 	b := newBench(t)
