@@ -14,8 +14,8 @@ const (
 	pathBytes   = 1280 + 72
 	qpBytes     = 2015
 	placeBytes  = 185 // of a send queue
-	roceQPBytes = 1600
-	roceWQE     = 128
+	roceQPBytes = 2077
+	roceWQE     = 176
 	poolBytes   = 27_427_080
 
 	pathsPerPlane = 64   // PathsPerPlane
