@@ -49,7 +49,10 @@ type Time struct {
 	Bound   float64 `json:"bound_s"` // the busiest link's bytes at the line's payload rate, without any latency
 	Steps   float64 `json:"steps"`   // one after the other
 	Latency float64 `json:"latency_s"`
-	Server  float64 `json:"server_s"`   // inside of servers
+	Server  float64 `json:"server_s"` // inside of servers
+	Wire    float64 `json:"wire_s"`   // bytes at fair rates
+	Spread  float64 `json:"spread_s"` // packets that meet where sprayed bytes fill a link between switches
+	unit    float64 // Spread at a constant of 1
 	Bus     float64 `json:"bus_factor"` // bus bandwidth = Size/Seconds · Bus, as nccl-tests defines it
 	Method  string  `json:"method"`
 }
@@ -64,7 +67,11 @@ func (m *Model) add(t *Time, p pattern, size int64, repeat float64, chain bool) 
 	if chain {
 		one, lat = s.chain(), s.mean
 	}
-	t.Seconds += repeat * one
+	spread := s.spread * m.T.Spread.Value
+	t.Seconds += repeat * (one + spread)
+	t.Wire += repeat * s.wire
+	t.Spread += repeat * spread
+	t.unit += repeat * s.spread
 	t.Latency += repeat * lat
 	t.Steps += repeat
 	t.Method = s.method
@@ -127,7 +134,7 @@ func (m *Model) halving(t *Time, n, group int, size int64) error {
 	k := bits.Len(uint(servers)) - 1
 	if extra := servers - 1<<k; extra > 0 {
 		list := func(back bool) pattern {
-			return pattern{n: n, many: extra * group, list: func(fn func(from, to int)) {
+			return pattern{n: n, name: fmt.Sprint("fold ", group, back), many: extra * group, list: func(fn func(from, to int)) {
 				for i := range extra * group {
 					if a, b := group<<k+i, i; back {
 						fn(b, a)
@@ -147,7 +154,7 @@ func (m *Model) halving(t *Time, n, group int, size int64) error {
 		p := exchange(n, 1<<(k-j), group)
 		if servers != 1<<k {
 			to := p.to
-			p = pattern{n: n, to: func(i int) int {
+			p = pattern{n: n, name: p.name + " of a power of two", to: func(i int) int {
 				if i >= group<<k {
 					return i
 				}

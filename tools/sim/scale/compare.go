@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/metaroce/metaroce/tools/sim/plan"
 	"github.com/metaroce/metaroce/tools/sim/result"
@@ -25,7 +26,7 @@ type Comparison struct {
 	Error     float64 `json:"error"` // Flow/Packet - 1
 	Seed      uint64  `json:"seed"`
 	Commit    string  `json:"commit,omitempty"`
-	steps     float64
+	time      Time
 }
 
 // ForPlan returns the model of a plan. It knows permutation, incast, all-to-all and the ring, tree and halving collectives of
@@ -120,39 +121,64 @@ func Compare(p *plan.Plan, packet *result.Result, t Table) ([]Comparison, error)
 			return nil, fmt.Errorf("%s: %s did not end", p.Name, g.Name)
 		}
 		all = append(all, Comparison{Plan: p.Name, Name: g.Name, Transport: string(p.Transport.Kind), Hosts: p.Topology.Hosts, Size: p.Workload[i].Size,
-			Packet: g.Seconds, Flow: x.Seconds, Error: x.Seconds/g.Seconds - 1, Seed: packet.Seed, Commit: packet.Commit, steps: x.Steps})
+			Packet: g.Seconds, Flow: x.Seconds, Error: x.Seconds/g.Seconds - 1, Seed: packet.Seed, Commit: packet.Commit, time: x})
 	}
 	return all, nil
 }
 
-// Fit returns the table with fill and alpha of each transport that the comparisons have, made with that table, so that the sum
-// of squares of the relative errors is least: time = (flow - steps·alpha)/fill' + steps·alpha'. Transports with fewer than two
-// comparisons stay as they are.
+// Fit returns the table with fill, alpha and, for metaroce, spread of each transport that the comparisons have, made with that
+// table, so that the sum of squares of the relative errors is least. Constants come out within what they can mean; transports
+// with fewer than four comparisons stay as they are.
 func Fit(t Table, all []Comparison) Table {
 	for kind, c := range map[string]*Constants{string(plan.MetaRoCE): &t.MetaRoCE, string(plan.RoCEv2): &t.RoCEv2} {
-		var xx, xy, yy, xt, yt float64
-		n := 0
+		var rows [][4]float64 // wire time at fill 1, steps, unit of spread; what they have to add up to
 		var runs []string
 		for _, k := range all {
 			if k.Transport != kind {
 				continue
 			}
-			x := (k.Flow - k.steps*c.Alpha.Value*1e-6) / k.Packet
-			y := k.steps * 1e-6 / k.Packet
-			xx, xy, yy, xt, yt = xx+x*x, xy+x*y, yy+y*y, xt+x, yt+y
-			if run := fmt.Sprintf("%s seed %d commit %s", k.Plan, k.Seed, k.Commit); !slices.Contains(runs, run) {
-				runs = append(runs, run)
-			}
-			n++
+			x := &k.time
+			steps := x.Steps * 1e-6
+			rest := k.Flow - x.Wire - steps*c.Alpha.Value - x.Spread
+			rows = append(rows, [4]float64{x.Wire * c.Fill.Value / k.Packet, steps / k.Packet, x.unit / k.Packet, 1 - rest/k.Packet})
+			runs = append(runs, k.Plan)
 		}
-		det := xx*yy - xy*xy
-		if n < 2 || det < 1e-9*xx*yy {
+		if len(rows) < 4 {
 			continue
 		}
-		a, b := (xt*yy-yt*xy)/det, (xx*yt-xy*xt)/det
 		slices.Sort(runs)
-		from := fmt.Sprintf("fit of %d collectives: %v", n, runs)
-		c.Fill, c.Alpha = Constant{c.Fill.Value / a, from}, Constant{b, from}
+		from := fmt.Sprintf("fit of %d runs, seed %d, commit %s: %s", len(rows), all[0].Seed, all[0].Commit, strings.Join(slices.Compact(runs), ", "))
+		v := leastSquares(rows)
+		round := func(x float64) float64 { return math.Round(x*1e4) / 1e4 }
+		c.Fill, c.Alpha = Constant{round(min(1, 1/v[0])), from}, Constant{round(v[1]), "the same fit as fill"}
+		if kind == string(plan.MetaRoCE) {
+			c.Spread = Constant{round(v[2]), "the same fit as fill"}
+		}
 	}
 	return t
+}
+
+// leastSquares finds a, b, c ≥ (1, 0, 0) for which a·x + b·y + c·z is nearest to the fourth column, by coordinates in turn: three
+// unknowns with bounds need no more.
+func leastSquares(rows [][4]float64) (v [3]float64) {
+	v = [3]float64{1, 0, 0}
+	low := v
+	for range 10_000 {
+		for i := range v {
+			var num, den float64
+			for _, r := range rows {
+				left := r[3]
+				for k := range v {
+					if k != i {
+						left -= v[k] * r[k]
+					}
+				}
+				num, den = num+left*r[i], den+r[i]*r[i]
+			}
+			if den > 0 {
+				v[i] = max(low[i], num/den)
+			}
+		}
+	}
+	return v
 }

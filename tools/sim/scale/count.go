@@ -4,8 +4,8 @@ import "github.com/metaroce/metaroce/tools/sim/plan"
 
 // counted is what sprayed and busiest say of a pattern without building its flows: for patterns without symmetry on many hosts.
 // It returns the seconds that the busiest link needs when each flow has one byte (and ack bytes come back), the highest level,
-// and how many flows climb to each.
-func (f *Fabric) counted(p pattern, ack float64) (seconds float64, level int, far [3]float64) {
+// and how many flows climb to each; between is the busiest link between switches.
+func (f *Fabric) counted(p pattern, ack float64) (seconds, between float64, level int, far [3]float64) {
 	n := f.T.Hosts
 	var host, leaf, pod [2][]float64 // up, down
 	for d := range 2 {
@@ -40,12 +40,11 @@ func (f *Fabric) counted(p pattern, ack float64) (seconds float64, level int, fa
 			way(l, b, a, ack)
 		}
 	})
-	seconds = most[0] / f.hostRate()
 	if most[1] > 0 {
-		seconds = max(seconds, most[1]/f.leafRate())
+		between = most[1] / f.leafRate()
 	}
 	if most[2] > 0 {
-		seconds = max(seconds, most[2]/f.podRate())
+		between = max(between, most[2]/f.podRate())
 	}
-	return seconds, level, far
+	return max(most[0]/f.hostRate(), between), between, level, far
 }

@@ -171,7 +171,10 @@ func run(caps []float64, flows []flow) []float64 {
 // busiest is when the last of flows of one size ends: what the busiest link carries, over its rate. The least rate among the
 // flows is that link's share; it never falls while flows end, as each link's share of its rate only grows with fewer flows
 // over it; so no flow takes longer, and the flows of that link take as long.
-func busiest(caps []float64, flows []flow) float64 {
+func busiest(caps []float64, flows []flow) float64 { return busiestFrom(caps, flows, 0) }
+
+// busiestFrom is busiest among the links from one on.
+func busiestFrom(caps []float64, flows []flow, first int) float64 {
 	load := make([]float64, len(caps))
 	for i := range flows {
 		for _, u := range flows[i].uses {
@@ -180,7 +183,7 @@ func busiest(caps []float64, flows []flow) float64 {
 	}
 	t := 0.0
 	for l, b := range load {
-		if b > 0 {
+		if b > 0 && l >= first {
 			t = max(t, b/caps[l])
 		}
 	}

@@ -1,10 +1,15 @@
 package scale
 
-import "github.com/metaroce/metaroce/tools/sim/plan"
+import (
+	"fmt"
+
+	"github.com/metaroce/metaroce/tools/sim/plan"
+)
 
 // pattern says who sends to whom in a step. Hosts are counted from 0; n of them are there.
 type pattern struct {
 	n    int
+	name string                      // of steps whose connections are hashed alike; "" = counted anew each time
 	to   func(i int) int             // one flow of each host
 	all  int                         // or: each host to each other one whose number differs by a multiple of this
 	list func(fn func(from, to int)) // or: these flows
@@ -16,14 +21,14 @@ type pattern struct {
 
 // shift sends from i to i+k.
 func shift(n, k int) pattern {
-	return pattern{n: n, to: func(i int) int { return (i + k) % n }, hold: func(b int) bool { return n%b == 0 }}
+	return pattern{n: n, name: fmt.Sprint("shift ", k), to: func(i int) int { return (i + k) % n }, hold: func(b int) bool { return n%b == 0 }}
 }
 
 // exchange sends from host r of server s to host r of server s xor k; servers have group hosts, their number is a power of two.
 func exchange(n, k, group int) pattern {
 	to := func(i int) int { return (i/group^k)*group + i%group }
 	// Where a block is a power of two of servers, s xor k of a server shifted by blocks is s xor k shifted by other blocks.
-	return pattern{n: n, to: to, hold: func(b int) bool { return n%b == 0 && b%group == 0 && b/group&(b/group-1) == 0 }}
+	return pattern{n: n, name: fmt.Sprint("exchange ", k, group), to: to, hold: func(b int) bool { return n%b == 0 && b%group == 0 && b/group&(b/group-1) == 0 }}
 }
 
 // affine sends from i to (mul·i + add) mod n.
@@ -31,15 +36,17 @@ func affine(n, mul, add int) pattern {
 	if mul == 1 {
 		return shift(n, add)
 	}
-	return pattern{n: n, to: func(i int) int { return (mul*i + add) % n }}
+	return pattern{n: n, name: fmt.Sprint("affine ", mul, add), to: func(i int) int { return (mul*i + add) % n }}
 }
 
 // everyone sends to everyone whose number differs by a multiple of stride.
-func everyone(n, stride int) pattern { return pattern{n: n, all: stride, side: n/stride - 1} }
+func everyone(n, stride int) pattern {
+	return pattern{n: n, name: fmt.Sprint("everyone ", stride), all: stride, side: n/stride - 1}
+}
 
 // incast sends from the first hosts other than target to it.
 func incast(n, senders, target int) pattern {
-	return pattern{n: n, many: senders, side: senders, list: func(fn func(from, to int)) {
+	return pattern{n: n, name: fmt.Sprint("incast ", senders, target), many: senders, side: senders, list: func(fn func(from, to int)) {
 		for i, left := 0, senders; left > 0 && i < n; i++ {
 			if i != target {
 				fn(i, target)
@@ -86,6 +93,7 @@ func (p pattern) flows(first int) int {
 type network struct {
 	caps  []float64
 	flows []flow
+	apart int // links from here on are between switches
 }
 
 // whole is the period that uses no symmetry.
@@ -115,7 +123,7 @@ func (f *Fabric) sprayed(p pattern, period int, bytes, ack float64) network {
 	if f.T.Kind != plan.FatTree {
 		pods = 0
 	}
-	n := network{caps: make([]float64, 2*period+2*leaves+2*pods)}
+	n := network{caps: make([]float64, 2*period+2*leaves+2*pods), apart: 2 * period}
 	fill := func(from, count int, rate float64) {
 		for i := range count {
 			n.caps[from+i] = rate * times
@@ -150,7 +158,7 @@ func (f *Fabric) sprayed(p pattern, period int, bytes, ack float64) network {
 // uniform is sprayed for patterns in which every host does the same: three classes of flows at most, one link of each kind.
 func (f *Fabric) uniform(p pattern, bytes, ack float64) network {
 	hosts := float64(f.T.Hosts)
-	n := network{caps: []float64{f.hostRate() * hosts, f.leafRate() * hosts / float64(f.leaf), 0}}
+	n := network{caps: []float64{f.hostRate() * hosts, f.leafRate() * hosts / float64(f.leaf), 0}, apart: 1}
 	if f.T.Kind == plan.FatTree {
 		n.caps[2] = f.podRate() * hosts / float64(f.T.Pod)
 	}

@@ -24,6 +24,7 @@ type Constant struct {
 type Constants struct {
 	Fill    Constant `yaml:"fill" json:"fill"`       // share of the fair rate
 	Alpha   Constant `yaml:"alpha" json:"alpha_us"`  // µs a message
+	Spread  Constant `yaml:"spread" json:"spread"`   // of the square root of time at full load and a round trip
 	Loss    Constant `yaml:"loss" json:"loss"`       // factor of p
 	Detect  Constant `yaml:"detect" json:"detect"`   // round trips until a lost packet goes again
 	Silence Constant `yaml:"silence" json:"silence"` // metaroce: round trips, rocev2: timeouts, until a dead plane is left
@@ -63,7 +64,8 @@ func ParseTable(file string, data []byte) (Table, error) {
 		c      Constant
 		lo, hi float64
 	}{
-		{"metaroce: fill", t.MetaRoCE.Fill, 0.01, 1.5}, {"metaroce: loss", t.MetaRoCE.Loss, 0, 10}, {"metaroce: alpha", t.MetaRoCE.Alpha, -1000, 1e6},
+		{"metaroce: fill", t.MetaRoCE.Fill, 0.01, 1.5}, {"metaroce: loss", t.MetaRoCE.Loss, 0, 10}, {"metaroce: spread", t.MetaRoCE.Spread, 0, 100},
+		{"rocev2: spread", t.RoCEv2.Spread, 0, 0}, {"metaroce: alpha", t.MetaRoCE.Alpha, -1000, 1e6},
 		{"metaroce: detect", t.MetaRoCE.Detect, 0, 1000}, {"metaroce: silence", t.MetaRoCE.Silence, 0, 1000},
 		{"rocev2: fill", t.RoCEv2.Fill, 0.01, 1.5}, {"rocev2: loss", t.RoCEv2.Loss, 0, 10}, {"rocev2: alpha", t.RoCEv2.Alpha, -1000, 1e6},
 		{"rocev2: detect", t.RoCEv2.Detect, 0, 1000}, {"rocev2: silence", t.RoCEv2.Silence, 0, 1000},

@@ -72,8 +72,10 @@ func TestClassesAgree(t *testing.T) {
 					most = max(most, got[l])
 				}
 			}
-			sec, _, far := f.counted(p, ack)
+			sec, between, _, far := f.counted(p, ack)
 			near(t, fmt.Sprintf("%s, %s: counted", name, what), sec*bytes, most, 1e-12)
+			n := f.sprayed(p, f.period(p), bytes, ack)
+			near(t, fmt.Sprintf("%s, %s: between switches", name, what), between*bytes, busiestFrom(n.caps, n.flows, n.apart), 1e-12)
 			if _, _, want := f.levels(p); far != want {
 				t.Errorf("%s, %s: flows by level %v, by classes %v", name, what, far, want)
 			}

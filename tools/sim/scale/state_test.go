@@ -23,7 +23,9 @@ func heapInUse() float64 {
 	return float64(m.HeapAlloc)
 }
 
-func address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
+func address(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+}
 
 // TestSizes measures with the engines what the tables say of a QP with an association of its own.
 func TestSizes(t *testing.T) {

@@ -26,11 +26,19 @@ type Model struct {
 	// Apart turns symmetry off: every plane and link by itself. For tests.
 	Apart bool
 	hash  *hashed
+	seen  map[string]hashes // steps whose connections were hashed
+}
+
+// hashes is what counting the connections of a step came to.
+type hashes struct {
+	sec   float64
+	level int
+	far   [3]float64
 }
 
 // NewModel returns a model; the seed is that of rocev2's hash.
 func NewModel(f *Fabric, t *Transport, seed uint64) *Model {
-	return &Model{F: f, T: t, Seed: seed, hash: newHashed(f, seed)}
+	return &Model{F: f, T: t, Seed: seed, hash: newHashed(f, seed), seen: map[string]hashes{}}
 }
 
 // step is the time of one step, seconds.
@@ -39,6 +47,7 @@ type step struct {
 	last   float64 // until the last flow's last byte has arrived; all flows end at one time where they are counted
 	mean   float64 // latency of a message, the mean over flows
 	most   float64 // the longest
+	spread float64 // what sprayed packets that meet at a full link between switches cost, in units of the constant
 	tail   float64 // that the slowest of all messages is held up by losses
 	tail1  float64 // one message
 	flows  float64
@@ -75,6 +84,7 @@ func (m *Model) sprayed(p pattern, size int64) (step, error) {
 	bytes, ack := t.wireBytes(f, size)*m.grain(p, size), t.ackShare(f, size)
 	var s step
 	var far [3]float64
+	var between float64 // of the links between switches, the busiest one's time
 	period := f.period(p)
 	n := p.flows(period)
 	if period == 1 && p.all > 0 {
@@ -84,7 +94,7 @@ func (m *Model) sprayed(p pattern, size int64) (step, error) {
 	case n > flowMax:
 		return s, fmt.Errorf("%d flows without symmetry: %d at most", n, flowMax)
 	case n <= fillMax:
-		net := network{}
+		var net network
 		if m.Apart {
 			net = f.apart(p, bytes, ack)
 		} else {
@@ -98,13 +108,20 @@ func (m *Model) sprayed(p pattern, size int64) (step, error) {
 			far[x.level] += x.count
 		}
 		s.method = methodClasses
+		if !m.Apart {
+			between = busiestFrom(net.caps, net.flows, net.apart)
+		}
 	default:
-		sec, level, count := f.counted(p, ack)
-		far = count
+		sec, most, level, count := f.counted(p, ack)
+		far, between = count, most*bytes
 		s.wire = m.slowed(bytes, sec*bytes, level)
 		s.last, s.method = s.wire+m.latency(level, size), methodCounted
 	}
 	m.latencies(&s, far, size)
+	if s.wire > 0 {
+		load := min(1, between/t.Fill.Value/s.wire)
+		s.spread = math.Sqrt(s.wire*f.RTT(f.Tiers()-1, t)) * load * load * load
+	}
 	return s, nil
 }
 
@@ -126,11 +143,17 @@ func (m *Model) hashedStep(p pattern, size int64) (step, error) {
 		}
 		count, s.method = m.hash.expect, methodLaw
 	}
-	sec, level := count(p, qps)
+	key := fmt.Sprint(p.name, " x ", qps)
+	seen, ok := m.seen[key]
+	if !ok || p.name == "" {
+		seen.sec, seen.level = count(p, qps)
+		_, _, seen.far = f.levels(p)
+		m.seen[key] = seen
+	}
+	sec, level := seen.sec, seen.level
 	s.wire = m.slowed(bytes, sec*bytes, level)
 	s.last = s.wire + m.latency(level, part)
-	_, _, far := f.levels(p)
-	m.latencies(&s, far, part)
+	m.latencies(&s, seen.far, part)
 	return s, nil
 }
 

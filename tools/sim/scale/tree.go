@@ -33,7 +33,7 @@ func edges(n int, fn func(child, parent int)) {
 // needs for all that every edge carries for it, in both directions.
 func (m *Model) tree(t *Time, c Collective) error {
 	n := m.F.T.Hosts
-	p := pattern{n: n, many: 4 * (n - 1), side: 4, list: func(fn func(from, to int)) {
+	p := pattern{n: n, name: "tree", many: 4 * (n - 1), side: 4, list: func(fn func(from, to int)) {
 		edges(n, func(child, parent int) {
 			fn(child, parent)
 			fn(parent, child)
@@ -56,6 +56,6 @@ func (m *Model) tree(t *Time, c Collective) error {
 	t.Steps = 2*depth + slices - 1
 	t.Latency = 2 * depth * (s.mean + s.tail1)
 	t.Seconds = t.Latency + 2*depth*m.slowed(two, two, 0) + (slices-1)*s.wire
-	t.Method = s.method
+	t.Wire, t.Method = t.Seconds-t.Latency, s.method
 	return nil
 }
