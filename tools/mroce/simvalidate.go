@@ -76,47 +76,39 @@ func (c *validationCase) plan() (*plan.Plan, error) {
 	return plan.Parse(c.name(), fmt.Appendf(nil, validation, c.name(), c.hosts, leaf, leaf, c.planes, queues, c.transport, c.pattern, c.size))
 }
 
-// validationPlans are the plans of all cases with at most so many hosts.
-func validationPlans(most int) ([]*plan.Plan, error) {
-	var all []*plan.Plan
-	for _, c := range validationCases {
+// validate runs the cases with at most so many hosts at the packet level and sets the flow level beside them.
+func validate(ctx context.Context, most int, t scale.Table, commit string, each func(scale.Comparison)) ([]scale.Comparison, error) {
+	var all []scale.Comparison
+	for i := range validationCases {
+		c := &validationCases[i]
 		if c.hosts > most {
 			continue
 		}
-		p, err := c.plan()
+		got, err := validateCase(ctx, c, t, commit)
 		if err != nil {
-			return nil, err
+			return all, err
 		}
-		all = append(all, p)
+		for _, x := range got {
+			each(x)
+		}
+		all = append(all, got...)
 	}
 	return all, nil
 }
 
-// validate runs the cases at the packet level and sets the flow level beside them.
-func validate(ctx context.Context, most int, t scale.Table, commit string, each func(scale.Comparison)) ([]scale.Comparison, error) {
-	plans, err := validationPlans(most)
+func validateCase(ctx context.Context, c *validationCase, t scale.Table, commit string) ([]scale.Comparison, error) {
+	p, err := c.plan()
 	if err != nil {
 		return nil, err
 	}
-	var all []scale.Comparison
-	for _, p := range plans {
-		r, err := sim.Run(ctx, p, sim.Options{Commit: commit})
-		if err == nil && ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return all, err
-		}
-		c, err := scale.Compare(p, r, t)
-		if err != nil {
-			return all, err
-		}
-		for _, x := range c {
-			each(x)
-		}
-		all = append(all, c...)
+	r, err := sim.Run(ctx, p, sim.Options{Commit: commit})
+	if err != nil {
+		return nil, err
 	}
-	return all, nil
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return scale.Compare(p, r, t)
 }
 
 // scaleValidate prints packet level and flow level side by side, or the table fitted to the packet level.
