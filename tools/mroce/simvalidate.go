@@ -32,8 +32,8 @@ workload: [{pattern: %s, size: %s}]
 run: {flows: false}
 `
 
-// lossless are the switches of rocev2: PFC, marks for DCQCN.
-const lossless = "{ecn_min: 0.2 BDP, ecn_max: 0.8 BDP, pfc: {xoff: 256KiB}}"
+// lossless are the switches of rocev2: PFC, and marks for DCQCN as in the ready plans.
+const lossless = "{ecn_min: 1600kB, ecn_max: 6400kB, ecn_prob: 20%, pfc: {xoff: 16MB}}"
 
 type validationCase struct {
 	pattern       string
