@@ -9,7 +9,7 @@ GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main
 PREFIX  ?= /usr/local
 B       := build
 
-.PHONY: build vopr demo test test-all test-interop test-clients bench bench-mpi lint install uninstall clean help need-go fmt generate
+.PHONY: build vopr demo test test-all test-interop test-clients test-sim bench bench-mpi lint install uninstall clean help need-go fmt generate
 
 build: need-go $(B)/bin/nicemu $(B)/bin/mroce ## build everything into build/: bin/nicemu, bin/mroce, lib/libibverbs.so.1, lib/librdmacm.so.1, tests/*
 	@$(MAKE) --no-print-directory -C verbs
@@ -47,6 +47,10 @@ test-clients: ## what Debian's programs do over our NIC (UCX, MPI, libfabric, pe
 	@bash ci/deps.sh test
 	@$(MAKE) -s build
 	@ci/run.sh full_clients_a full_clients_b
+
+test-sim: ## the simulator's plans beside their goals: loss, planes, failures, collectives, the work that htsim was measured with
+	@bash ci/deps.sh build
+	@ci/run.sh full_sim
 
 bench: ## throughput and latency beside TCP on the same machine; table on the screen, JSON in build/bench.json
 	@bash ci/deps.sh test

@@ -10,8 +10,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/ci
 
-test_jobs="build generated unit race verbs asan fuzz sim slurm planted pyverbs live clients interop lint"
-full_jobs="full_tap full_udp full_mem full_field full_clients_a full_clients_b full_soak"
+test_jobs="build generated unit race verbs asan fuzz sim simulator slurm planted pyverbs live clients interop lint"
+full_jobs="full_tap full_udp full_mem full_field full_clients_a full_clients_b full_sim full_soak"
 
 # ---------------------------------------------------------------- words the jobs use
 say() { printf '%s\n' "$*"; }
@@ -146,6 +146,15 @@ job_sim() {
     gotest -timeout 15m -count=1 -run 'TestRandom$' ./transport/transporttest -args -seeds 500 -seed "$first"
 }
 
+# The simulator's plans beside their goals. A goal that is missed is told; worse than before is a failure.
+gates() { # ARGUMENTS
+    mkdir -p build/bin
+    "$go" build -o build/bin/mroce ./tools/mroce
+    build/bin/mroce sim check "$@" && count 1 0 || { fails "mroce sim check $*"; count 0 1; exit 1; }
+}
+
+job_simulator() { gates --smoke; }
+
 # Sweeps through a real Slurm of one node, which lives as long as the job.
 job_slurm() {
     local rc=0
@@ -214,6 +223,8 @@ job_full_mem() { full full TestMatrix/mem; }
 job_full_field() { full full 'Test([^M]|Me)'; }
 job_full_clients_a() { clients a 25m; }
 job_full_clients_b() { clients b 25m; }
+job_full_sim() { gates; }
+
 job_full_soak() {
     full soak Soak
     gotest -tags clients -count=1 -timeout 20m -run Soak ./tests/clients
