@@ -139,7 +139,7 @@ func (l *lane) post(now mono.Time) {
 		p := l.wait[l.head]
 		l.head++
 		wr.ID, wr.Op, wr.Length, wr.Imm, wr.RKey = uint64(p.msg), transport.OpWriteImm, p.size, uint32(p.msg), 1
-		wr.RemoteAddr = uint64(l.c.h.posted) << 31 // memory of its own for each
+		wr.RemoteAddr = l.c.h.posted << 31 // memory of its own for each
 		wr.Flags = transport.FlagSignaled
 		if p.size > 0 {
 			wr.SGE = append(wr.SGE[:0], transport.SGE{Length: p.size})
