@@ -23,7 +23,7 @@ func (r *run) since(t mono.Time) float64 {
 	return t.Sub(r.t0).Seconds()
 }
 
-func (r *run) result() *result.Result {
+func (r *run) result() (*result.Result, error) {
 	p := r.p
 	c := r.net.Counters()
 	out := &result.Result{Plan: p.Name, Title: p.Title, Seed: r.seed, Commit: r.o.Commit, Setup: r.setup()}
@@ -46,13 +46,18 @@ func (r *run) result() *result.Result {
 	}
 	wall := r.wall()
 	out.Cost = result.Cost{WallSeconds: wall, HopsPerSec: float64(c.Hops) / wall, RSSBytes: rss(), Threads: r.net.Threads()}
-	return out
+	return out, out.Seal()
 }
 
 func (r *run) setup() result.Setup {
 	p := r.p
 	t, sw := &p.Topology, &p.Switch
-	return result.Setup{Topology: t.String(), Hosts: t.Hosts, Planes: t.Planes, RateBps: t.RateBps, MTU: t.MTU, WireBytes: t.WireBytes(), RTT: t.RTT().Seconds(),
+	var changes []string
+	for i := range p.Events {
+		changes = append(changes, p.Events[i].String())
+	}
+	return result.Setup{Workload: p.Describe(), Changes: changes,
+		Topology: t.String(), Hosts: t.Hosts, Planes: t.Planes, RateBps: t.RateBps, MTU: t.MTU, WireBytes: t.WireBytes(), RTT: t.RTT().Seconds(),
 		QueueBytes: sw.Queue, ECNMin: sw.ECNMin, ECNMax: sw.ECNMax, Trim: sw.Trim, PFC: sw.PFC.XOFF > 0, Transport: string(p.Transport.Kind), NIC: string(p.Transport.NIC)}
 }
 
@@ -106,7 +111,7 @@ func (r *run) flows(out *result.Result) {
 		x := &groups[i]
 		if math.IsInf(x.Start, 1) {
 			x.Start, x.Done = -1, false
-		} else if x.Done {
+		} else if x.Done && x.End > x.Start { // calculations alone take no time here
 			x.Seconds = x.End - x.Start
 			x.AlgBps = float64(x.Size) * 8 / x.Seconds
 			x.BusBps = x.AlgBps * g.Groups[i].BusFactor
@@ -125,8 +130,7 @@ func (r *run) flows(out *result.Result) {
 // times fills in the percentiles (nearest rank) of times, shortest first.
 func times(s *result.Summary, took []float64) {
 	if n := len(took); n > 0 {
-		at := func(q float64) float64 { return took[max(0, int(math.Ceil(q*float64(n)))-1)] }
-		s.FCTMin, s.FCTP50, s.FCTP99, s.FCTMax = took[0], at(0.5), at(0.99), took[n-1]
+		s.FCTMin, s.FCTP50, s.FCTP99, s.FCTMax = took[0], result.Percentile(took, 50), result.Percentile(took, 99), took[n-1]
 	}
 }
 
@@ -183,6 +187,9 @@ func fairness(rates []float64) (jain, minMax float64) {
 	for _, x := range rates {
 		sum += x
 		squares += x * x
+	}
+	if sum == 0 {
+		return 0, 0 // nothing moved: no fairness to speak of
 	}
 	return sum * sum / (float64(len(rates)) * squares), slices.Min(rates) / slices.Max(rates)
 }

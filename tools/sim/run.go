@@ -82,7 +82,7 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*result.Result, error) {
 	if err := r.simulate(); err != nil {
 		return nil, err
 	}
-	return r.result(), nil
+	return r.result()
 }
 
 // simulate runs the plan's own time.

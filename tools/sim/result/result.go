@@ -35,6 +35,9 @@ type Setup struct {
 	PFC        bool    `json:"pfc"`
 	Transport  string  `json:"transport"`
 	NIC        string  `json:"nic"`
+
+	Workload string   `json:"workload"`          // in a line
+	Changes  []string `json:"changes,omitempty"` // what events change on the way, each in a line
 }
 
 // Summary of all flows.
