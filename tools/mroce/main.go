@@ -37,7 +37,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	app := &cli.App{
 		Name: "mroce", Usage: "tools around MetaRoCE for engineers and researchers", Version: version,
 		Writer: out, ErrWriter: errs, HideHelpCommand: true, EnableBashCompletion: true, Suggest: true,
-		Commands: []*cli.Command{e.simCommand(), e.voprCommand(), e.figuresCommand(), e.completionCommand(), e.manCommand()}, OnUsageError: usage,
+		DisableSliceFlagSeparator: true, // values such as {kind: rocev2, qps: 4} have commas
+		Commands:                  []*cli.Command{e.simCommand(), e.voprCommand(), e.figuresCommand(), e.completionCommand(), e.manCommand()}, OnUsageError: usage,
 		ExitErrHandler: func(*cli.Context, error) {},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
@@ -52,7 +53,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if n := len(args); n > 2 && args[n-1] == "--generate-bash-completion" && args[n-2] == "--" {
 		args = slices.Delete(slices.Clone(args), n-2, n-1) // the word to complete, not the end of flags
 	}
-	err := app.RunContext(ctx, args)
+	err := app.RunContext(ctx, simFlagsFirst(app, args))
 	var code exitCode
 	switch {
 	case err == nil:

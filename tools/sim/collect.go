@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/tools/sim/plan"
 	"github.com/metaroce/metaroce/tools/sim/result"
 )
 
@@ -20,13 +21,13 @@ func (r *run) since(t mono.Time) float64 {
 	if t == mono.Never {
 		return -1
 	}
-	return t.Sub(r.t0).Seconds()
+	return max(0, t.Sub(r.t0).Seconds()) // what is posted before the first event is posted at the start
 }
 
 func (r *run) result() (*result.Result, error) {
 	p := r.p
 	c := r.net.Counters()
-	out := &result.Result{Plan: p.Name, Title: p.Title, Seed: r.seed, Commit: r.o.Commit, Setup: r.setup()}
+	out := &result.Result{Plan: p.Name, Title: p.Title, Seed: r.seed, Commit: r.o.Commit, Setup: Setup(r.p)}
 	switch {
 	case r.ctx.Err() != nil:
 		out.Partial, out.Why = true, "interrupted"
@@ -49,8 +50,8 @@ func (r *run) result() (*result.Result, error) {
 	return out, out.Seal()
 }
 
-func (r *run) setup() result.Setup {
-	p := r.p
+// Setup is what a plan comes to, for reports.
+func Setup(p *plan.Plan) result.Setup {
 	t, sw := &p.Topology, &p.Switch
 	var changes []string
 	for i := range p.Events {

@@ -28,6 +28,7 @@ type Options struct {
 type Progress struct {
 	Now, Until     mono.Time
 	Done, Messages int
+	Placed, Bytes  uint64 // payload that has arrived, and that of all messages: 0 in steady runs, which have no end but Until
 	Hops           uint64
 }
 
@@ -52,6 +53,7 @@ type run struct {
 	// of a steady run, when its measurement began
 	warmed []uint64
 	wall   func() float64 // seconds since it began
+	told   float64        // when Progress was called last
 }
 
 // Run simulates a plan. A run that is interrupted returns what has come of it, marked partial, and no error.
@@ -104,15 +106,33 @@ func (r *run) simulate() error {
 	return r.net.Run(r.t0.Add(r.p.Run.Until), r.more)
 }
 
+// progressEvery is how often Progress is called, in seconds.
+const progressEvery = 0.1
+
+func (r *run) progress() Progress {
+	p := Progress{Now: mono.Time(r.net.Now.Sub(r.t0)), Until: mono.Time(r.p.Run.Until), Done: r.world.Ended(), Messages: len(r.graph.Messages),
+		Placed: r.world.Placed(), Hops: r.net.Counters().Hops}
+	if !r.p.Run.Steady {
+		for i := range r.graph.Messages {
+			if m := &r.graph.Messages[i]; m.From != m.To {
+				p.Bytes += uint64(m.Size)
+			}
+		}
+	}
+	return p
+}
+
 // more is asked between stretches of virtual time.
 func (r *run) more() bool {
-	if r.ticks++; r.ticks%256 == 0 {
+	if r.ticks++; r.ticks%16 == 0 { // a stretch of a large network takes milliseconds
 		if r.ctx.Err() != nil {
 			return false
 		}
-		if f := r.o.Progress; f != nil && r.ticks%4096 == 0 {
-			f(Progress{Now: mono.Time(r.net.Now.Sub(r.t0)), Until: mono.Time(r.p.Run.Until), Done: r.world.Ended(), Messages: len(r.graph.Messages),
-				Hops: r.net.Counters().Hops})
+		if f := r.o.Progress; f != nil {
+			if now := r.wall(); now >= r.told+progressEvery {
+				r.told = now
+				f(r.progress())
+			}
 		}
 	}
 	return r.p.Run.Steady || r.world.Ended() < len(r.graph.Messages)

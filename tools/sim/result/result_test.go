@@ -18,7 +18,8 @@ func sample(t *testing.T) *Result {
 	r := &Result{
 		Plan: `evil" <script>alert(1)</script>`, Title: "a, b\nand \x1b[31mred\x00", Seed: 7, Commit: "c0ffee",
 		Setup: Setup{Topology: "leaf-spine: 2 leaves of 2 hosts, 2 spines", Hosts: 4, Planes: 2, RateBps: 400e9, MTU: 4096, WireBytes: 4180, RTT: 8.3e-6,
-			QueueBytes: 420160, ECNMin: 87360, ECNMax: 336960, Transport: "metaroce", NIC: "engine", Workload: "ring 1 MiB", Changes: []string{"plane 1 down", "last loses 1 %"}},
+			QueueBytes: 420160, ECNMin: 87360, ECNMax: 336960, Transport: "metaroce", NIC: "engine",
+			Workload: "ring 1 MiB", Changes: []string{"plane 1 down", "last loses 1 %"}},
 		Summary: Summary{Flows: 3, Done: 2, Errors: 1, Seconds: 40e-6, FCTMin: 20e-6, FCTP50: 20e-6, FCTP99: 31e-6, FCTMax: 31e-6, Goodput: 3.1e11,
 			GoodputShare: 0.4, Jain: 0.97, MinMax: 0.8, DataPackets: 600, Retransmits: 4, QueueMax: 90000, Hops: 2400, Events: 7000},
 		Groups: []Group{{Name: "ring 1 MiB", Kind: "ring", Size: 1 << 20, Hosts: 4, End: 31e-6, Seconds: 31e-6, AlgBps: 2.7e11, BusBps: 4e11, Done: true},
@@ -86,8 +87,9 @@ func TestJSON(t *testing.T) {
 	}
 	text := b.String()
 	for name, bad := range map[string]string{
-		"cut": text[:len(text)-20], "edited": strings.Replace(text, `"seed": 7`, `"seed": 8`, 1), "made whole": strings.Replace(text, `"partial": false`, `"partial": true`, 1),
-		"unsealed": strings.Replace(text, r.Hash, "", 1), "another thing": `{"nodes": 3}`, "twice": text + text, "nothing": "",
+		"cut": text[:len(text)-20], "edited": strings.Replace(text, `"seed": 7`, `"seed": 8`, 1),
+		"made whole": strings.Replace(text, `"partial": false`, `"partial": true`, 1),
+		"unsealed":   strings.Replace(text, r.Hash, "", 1), "another thing": `{"nodes": 3}`, "twice": text + text, "nothing": "",
 	} {
 		if _, err := ReadJSON(strings.NewReader(bad)); err == nil {
 			t.Errorf("%s: read", name)
@@ -202,7 +204,8 @@ func TestText(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := b.String()
-	for _, want := range []string{"group       hosts  size(B)  time(us)  algbw(GB/s)  busbw(GB/s)\n", "ring 1 MiB      4  1048576     31.00        33.75        50.00\n",
+	for _, want := range []string{"group       hosts  size(B)  time(us)  algbw(GB/s)  busbw(GB/s)\n",
+		"ring 1 MiB      4  1048576     31.00        33.75        50.00\n",
 		"incast          3     4096  not done            -            -\n", "min(us)  p50(us)  p99(us)  max(us)  goodput(Gbit/s)",
 		"  20.00    20.00    31.00    31.00           310.00", "dropped  lost  trimmed  marked",
 		"7000 events, 2400 hops in 0.50 s: 5 thousand hops/s\n"} {
@@ -216,7 +219,8 @@ func TestText(t *testing.T) {
 	b.Reset()
 	_ = partial(t, r).Text(&b)
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	if !strings.HasPrefix(lines[0], "PARTIAL: interrupted") || !strings.HasPrefix(lines[len(lines)-2], "PARTIAL: ") || !strings.Contains(lines[len(lines)-1], "hops/s") {
+	if !strings.HasPrefix(lines[0], "PARTIAL: interrupted") || !strings.HasPrefix(lines[len(lines)-2], "PARTIAL: ") ||
+		!strings.Contains(lines[len(lines)-1], "hops/s") {
 		t.Errorf("a partial result says\n%s", b.String())
 	}
 	_ = (&Result{}).Text(&b) // nothing at all is no reason to panic

@@ -48,7 +48,7 @@ func (r *Result) textHead(b *bytes.Buffer) {
 		fmt.Fprintf(b, ": %s", Clean(r.Title))
 	}
 	fmt.Fprintf(b, "\nseed %d, %.6g ms of virtual time\n", r.Seed, r.Summary.Seconds*1e3)
-	for _, row := range r.setup() {
+	for _, row := range r.Setup.Lines() {
 		fmt.Fprintf(b, "%-10s %s\n", row.Name, Clean(row.Text))
 	}
 }
@@ -56,8 +56,8 @@ func (r *Result) textHead(b *bytes.Buffer) {
 // Pair is a line of the setup.
 type Pair struct{ Name, Text string }
 
-func (r *Result) setup() []Pair {
-	s := &r.Setup
+// Lines says the setup in lines for people; texts are those of the plan.
+func (s *Setup) Lines() []Pair {
 	planes := "1 plane"
 	if s.Planes != 1 {
 		planes = fmt.Sprintf("%d planes", s.Planes)

@@ -26,7 +26,7 @@ type Task struct {
 	Digest  string   `json:"digest"`
 	Attempt string   `json:"attempt"` // names this run
 	Points  string   `json:"points"`  // the directory points/ of the sweep
-	Run     []string `json:"run"`     // program and arguments; --out DIR PLAN follow
+	Run     []string `json:"run"`     // program and arguments; PLAN follows
 	Plan    string   `json:"plan"`
 	Base    string   `json:"base"`
 	Input   string   `json:"input"` // digest of the plan and of the files that it reads
@@ -141,7 +141,7 @@ func (t Task) child(ctx context.Context, dir string, o *Outcome) {
 		end := time.AfterFunc(limit, func() { cancel(fmt.Errorf("it ran longer than the timeout of %s", limit)) })
 		defer end.Stop()
 	}
-	c := exec.CommandContext(run, t.Run[0], append(t.Run[1:len(t.Run):len(t.Run)], "--out", dir, t.Plan)...)
+	c := exec.CommandContext(run, t.Run[0], append(t.Run[1:len(t.Run):len(t.Run)], t.Plan)...)
 	c.Stdout, c.Stderr = stdout, stderr
 	c.Env = append(os.Environ(), "GOMAXPROCS="+strconv.Itoa(max(1, t.Threads)))
 	if t.Memory > 0 { // the collector works harder before the limit is reached

@@ -19,7 +19,7 @@ import (
 // Options of Run.
 type Options struct {
 	Dir     string   // of the sweep; made
-	Program []string // what runs a plan: --set K=V … --seed S --json --out DIR PLAN follow
+	Program []string // what runs a plan: --set K=V … --seed S --json PLAN follow
 	Commit  string   // of the program: another one has other results
 	Plan    string   // the argument PLAN
 	Text    []byte   // of the plan

@@ -158,7 +158,7 @@ func TestBadRuns(t *testing.T) {
 			if x.state != Done {
 				return
 			}
-			for _, f := range []string{"result.json", "flows.csv", "stderr.txt", "outcome.json"} {
+			for _, f := range []string{"result.json", "stderr.txt", "outcome.json"} {
 				if !b.exists(name + "/" + f) {
 					t.Error("no", f)
 				}
