@@ -150,9 +150,10 @@ func Fit(t Table, all []Comparison) Table {
 		from := fmt.Sprintf("fit of %d runs, seed %d, commit %s: %s", len(rows), all[0].Seed, all[0].Commit, strings.Join(slices.Compact(runs), ", "))
 		v := leastSquares(rows)
 		round := func(x float64) float64 { return math.Round(x*1e4) / 1e4 }
+		before := c.Fill.Value
 		c.Fill, c.Alpha = Constant{round(min(1, 1/v[0])), from}, Constant{round(v[1]), "the same fit as fill"}
 		if kind == string(plan.MetaRoCE) {
-			c.Spread = Constant{round(v[2]), "the same fit as fill"}
+			c.Spread = Constant{round(v[2] * math.Sqrt(c.Fill.Value/before)), "the same fit as fill"} // its unit grew with the square root of time
 		}
 	}
 	return t

@@ -28,6 +28,13 @@ var fabrics = map[string]plan.Topology{
 	"rail":       {Kind: plan.Rail, Hosts: 64, Planes: 2, Leaf: 4, Group: 4, Spines: 2},
 }
 
+// theory is the table without what was fitted, so that closed forms hold.
+func theory() Table {
+	t := Builtin()
+	t.MetaRoCE.Fill.Value, t.MetaRoCE.Alpha.Value, t.MetaRoCE.Spread.Value = 1, 0, 0
+	return t
+}
+
 func model(t *testing.T, topo plan.Topology, kind plan.TransportKind, loss float64) *Model {
 	t.Helper()
 	if topo.RateBps == 0 {
@@ -37,7 +44,7 @@ func model(t *testing.T, topo plan.Topology, kind plan.TransportKind, loss float
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err := NewTransport(kind, Builtin(), 0, 0, loss)
+	x, err := NewTransport(kind, theory(), 0, 0, loss)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +149,6 @@ func TestClosedForms(t *testing.T) {
 func TestLineRate(t *testing.T) {
 	ls := plan.Topology{Kind: plan.LeafSpine, Hosts: 64, Leaf: 8, Spines: 8, RateBps: 100e9, Delay: mono.Microsecond, Overhead: 16}
 	m := model(t, ls, plan.MetaRoCE, 0)
-	m.T.Alpha.Value = 0
 	x := run1(t, m, Collective{Kind: Incast, Size: 64 << 20, Senders: 1, Target: 63})
 	near(t, "64 MB", x.Seconds, (5452.6+4+3*0.333)*1e-6, 2e-4)
 	near(t, "round trip", m.F.RTT(1, m.T), 8e-6+4*4160*8/100e9, 0.02)
@@ -334,5 +340,40 @@ func TestTable(t *testing.T) {
 		if _, err := ParseTable("fit.yaml", []byte(c[0])); err == nil || !strings.Contains(err.Error(), c[1]) {
 			t.Errorf("error %v, want %q", err, c[1])
 		}
+	}
+}
+
+// TestFit: times made with other constants are fitted by these.
+func TestFit(t *testing.T) {
+	topo := plan.Topology{Kind: plan.LeafSpine, Hosts: 64, Leaf: 8, Spines: 8}
+	want := theory()
+	want.MetaRoCE.Fill.Value, want.MetaRoCE.Alpha.Value, want.MetaRoCE.Spread.Value = 0.9, 2, 0.7
+	m := model(t, topo, plan.MetaRoCE, 0)
+	var all []Comparison
+	for _, c := range []Collective{{Kind: Ring, Size: 1 << 20}, {Kind: Ring, Size: 1 << 26}, {Kind: AllToAll, Size: 1 << 26}, {Kind: Permutation, Size: 1 << 23, Mul: 1, Add: 8},
+		{Kind: Halving, Size: 1 << 22}, {Kind: Incast, Size: 1 << 20}} {
+		x := run1(t, m, c)
+		r := *m
+		tr := *m.T
+		tr.Constants, r.T = want.MetaRoCE, &tr
+		all = append(all, Comparison{Transport: string(plan.MetaRoCE), Packet: run1(t, &r, c).Seconds, Flow: x.Seconds, time: x})
+	}
+	got := Fit(theory(), all).MetaRoCE
+	near(t, "fill", got.Fill.Value, 0.9, 2e-3)
+	near(t, "alpha", got.Alpha.Value, 2, 2e-2)
+	near(t, "spread", got.Spread.Value, 0.7, 2e-2)
+	if few := Fit(theory(), all[:3]).MetaRoCE; few != theory().MetaRoCE {
+		t.Errorf("three runs were fitted: %+v", few)
+	}
+}
+
+// TestShortMessages: what fits a packet is not cut over connections.
+func TestShortMessages(t *testing.T) {
+	m := model(t, plan.Topology{Kind: plan.LeafSpine, Hosts: 64, Leaf: 8, Spines: 8}, plan.RoCEv2, 0)
+	c := Collective{Kind: AllToAll, Size: 64 << 10}
+	one := run1(t, m, c).Seconds
+	m.T.QPs = 16
+	if got := run1(t, m, c).Seconds; got != one {
+		t.Errorf("messages of 1 KiB over 16 connections take %v s, over one %v", got, one)
 	}
 }

@@ -127,7 +127,7 @@ func (m *Model) sprayed(p pattern, size int64) (step, error) {
 
 func (m *Model) hashedStep(p pattern, size int64) (step, error) {
 	f, t := m.F, m.T
-	qps := int(min(int64(t.QPs), size))
+	qps := int(max(1, min(int64(t.QPs), size/int64(f.T.MTU)))) // no part is shorter than a packet, as at the packet level
 	part := (size + int64(qps) - 1) / int64(qps)
 	bytes := t.wireBytes(f, part)
 	if p.side < 2 || p.list == nil { // acknowledgements of what comes go beside what is sent
