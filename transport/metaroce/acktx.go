@@ -118,11 +118,11 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	if r.count >= ackEvery || h.Flags&(wire.FlagAckReq|wire.FlagTail) != 0 {
 		r.wantAck()
 		r.twin = r.twin || h.Flags&wire.FlagAckReq != 0
-		r.a.setDue(mono.Min(r.a.due, e.now))
+		r.a.setDue(mono.Min(r.a.due.Due(), e.now))
 	} else if r.ackDue == never {
 		//= MR-REL-021
 		r.ackDue = e.now.Add(r.holdTime())
-		r.a.setDue(mono.Min(r.a.due, r.ackDue))
+		r.a.setDue(mono.Min(r.a.due.Due(), r.ackDue))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/timerq"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/cc"
 )
@@ -40,11 +41,10 @@ type assoc struct {
 	moveAt        mono.Time // not before this another probe there
 	careAt        mono.Time // when tend has something to do
 	qps           []*QP
-	due           mono.Time
+	due           timerq.Node[assoc]
 	lastUse       mono.Time
 	gone          bool            // forgotten: nothing is due any more
 	isHot         bool            // among those that may have something to send
-	dueIdx        int             // in the engine's heap; -1 = not there
 	isLive        bool            // among those that are looked at all the time
 	sends         [maxPlanes]bool // among the senders of a port
 
@@ -193,7 +193,8 @@ type txPath struct {
 
 func newAssoc(e *Engine, local, remote netip.Addr) *assoc {
 	a := &assoc{e: e, local: local, remote: remote, name: remote.String(), rxTag: e.newTag(),
-		due: never, dueIdx: -1, careAt: never, lastUse: e.now, helloAt: never, pathLimit: maxPaths, planes: make([]planeTx, len(e.cfg.Planes))}
+		careAt: never, lastUse: e.now, helloAt: never, pathLimit: maxPaths, planes: make([]planeTx, len(e.cfg.Planes))}
+	a.due.Init(a, a.rxTag)
 	a.rx.init(a)
 	for i := range a.planes {
 		pl := &a.planes[i]

@@ -13,5 +13,5 @@ func (q *QP) Dump() string {
 		q.qpn, q.state, r.head, r.tail, r.cur, r.una-firstSSN, r.next-firstSSN, r.end-firstSSN, first, r.rtx.len(), r.parked.len(),
 		r.rdLow-firstSSN, r.nrd-firstSSN, r.atomics, r.haveLimit, r.limit-firstSSN, r.sentSSN-firstSSN, r.blockedAt,
 		s.exp-firstSSN, s.arr-firstSSN, s.top-firstSSN, s.bound.lo-firstSSN, s.nbind-firstSSN, s.posted, s.nreads,
-		s.resps.lo-firstResp, s.respNext-firstResp, s.resps.hi-firstResp, s.waiting, q.inRing, q.due)
+		s.resps.lo-firstResp, s.respNext-firstResp, s.resps.hi-firstResp, s.waiting, q.inRing, q.due.Due())
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/internal/rng"
 	"github.com/metaroce/metaroce/internal/serial"
+	"github.com/metaroce/metaroce/internal/timerq"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/cc"
 	"github.com/metaroce/metaroce/transport/wire"
@@ -85,13 +86,13 @@ type Engine struct {
 	live      []*assoc // without those that sleep: no QP, nothing under way
 	hot       []*assoc // that may have something to send
 	rr        int      // round robin over hot
-	dues      assocHeap
+	dues      timerq.Queue[assoc]
 	late      []*assoc // of HandleTimers: whose time has come
 	reapAt    mono.Time
 	planeUp   []bool
 	busy      uint32 // planes whose queue to the wire is full
 	ports     []portRx
-	timers    qpHeap
+	timers    timerq.Queue[QP]
 
 	recs     []txRec
 	recFree  int32
@@ -185,9 +186,15 @@ func (e *Engine) HandlePackets(now mono.Time, ps []pkt.Packet) {
 // HandleTimers runs everything that is due.
 func (e *Engine) HandleTimers(now mono.Time) {
 	e.tick(now)
-	e.dues.take(e.now, &e.late)
+	for e.dues.Next() <= e.now { // all of them first: what is late may have something to do at once again
+		a := e.dues.First()
+		e.late = append(e.late, a)
+		a.setDue(never)
+	}
 	for _, a := range e.late {
-		a.onTimer()
+		if !a.gone {
+			a.onTimer()
+		}
 	}
 	clear(e.late)
 	e.late = e.late[:0]
@@ -198,7 +205,7 @@ func (e *Engine) HandleTimers(now mono.Time) {
 
 // NextTimeout is when HandleTimers should be called next, or mono.Never.
 func (e *Engine) NextTimeout() mono.Time {
-	t := mono.Min(mono.Min(mono.Min(e.timers.next(), e.reapAt), e.probes.due), e.dues.next())
+	t := mono.Min(mono.Min(mono.Min(e.timers.Next(), e.reapAt), e.probes.due), e.dues.Next())
 	e.lastNext = e.real(t)
 	return e.lastNext
 }
@@ -338,7 +345,7 @@ func (e *Engine) calm() {
 	e.calmAt = e.now.Add(mono.Millisecond)
 	keep := e.live[:0]
 	for _, a := range e.live {
-		if a.isLive = a.users > 0 || a.probers > 0 || a.due != never || a.rx.ackNow || a.busy(); a.isLive {
+		if a.isLive = a.users > 0 || a.probers > 0 || a.due.Due() != never || a.rx.ackNow || a.busy(); a.isLive {
 			keep = append(keep, a)
 		}
 	}

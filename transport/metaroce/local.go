@@ -25,7 +25,7 @@ func (q *QP) postLocal(w *wqe, idle bool) {
 		q.runLocals()
 	}
 	q.wake()
-	if q.due == never {
+	if q.due.Due() == never {
 		q.retime()
 	}
 }

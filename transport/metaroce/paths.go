@@ -392,7 +392,7 @@ func (p *txPath) release() {
 // care asks for tend at a time.
 func (a *assoc) care(at mono.Time) {
 	a.careAt = mono.Min(a.careAt, at)
-	a.setDue(mono.Min(a.due, a.careAt))
+	a.setDue(mono.Min(a.due.Due(), a.careAt))
 }
 
 // tend does what paths need beside data: probes of those in quarantine, the base round trip of planes in use, and the

@@ -6,6 +6,7 @@ import (
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/internal/serial"
+	"github.com/metaroce/metaroce/internal/timerq"
 	"github.com/metaroce/metaroce/transport"
 )
 
@@ -75,8 +76,7 @@ type QP struct {
 	touched    bool  // in the list of QPs that commit works on
 	mtu        int
 	ringNext   *QP
-	heapIdx    int
-	due        mono.Time
+	due        timerq.Node[QP]
 	minTS      uint32 // packets with an older peer clock belong to a former life
 	haveMinTS  bool
 	lived      bool      // its number had a former life of late
@@ -87,7 +87,8 @@ type QP struct {
 }
 
 func newQP(e *Engine, qpn uint32, c QPConfig) *QP {
-	q := &QP{e: e, qpn: qpn, owner: c.Owner, srq: c.SRQ, heapIdx: -1, due: never}
+	q := &QP{e: e, qpn: qpn, owner: c.Owner, srq: c.SRQ}
+	q.due.Init(q, qpn)
 	n := 1
 	for n < c.SQEntries {
 		n *= 2
@@ -277,7 +278,7 @@ func (q *QP) release() {
 		q.a.rx.forgetQP(q)
 		q.a.rx.forgetFailures(q)
 	}
-	q.e.timers.set(q, never)
+	q.e.timers.Set(&q.due, never)
 }
 
 // clear is the state of a QP in RESET. Its transmissions in flight become nobody's.
@@ -368,9 +369,9 @@ func (q *QP) RecvPosted(now mono.Time, n uint32) {
 
 // runQPTimers serves the QPs whose time has come.
 func (e *Engine) runQPTimers() {
-	for len(e.timers) > 0 && e.timers[0].due <= e.now {
-		q := e.timers[0]
-		e.timers.set(q, never)
+	for e.timers.Next() <= e.now {
+		q := e.timers.First()
+		e.timers.Set(&q.due, never)
 		q.onTimer()
 		q.retime()
 	}

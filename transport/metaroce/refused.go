@@ -192,7 +192,7 @@ func (q *QP) retime() {
 			}
 		}
 	}
-	q.e.timers.set(q, t)
+	q.e.timers.Set(&q.due, t)
 }
 
 // giveUpAt is when a QP whose peer shows no sign of life ends.
@@ -217,8 +217,8 @@ func (q *QP) watch() {
 	if r.timeout == 0 || !q.waitsForResponse() {
 		return
 	}
-	if at := max(r.probedAt, r.since).Add(r.timeout); at < q.due {
-		q.e.timers.set(q, at)
+	if at := max(r.probedAt, r.since).Add(r.timeout); at < q.due.Due() {
+		q.e.timers.Set(&q.due, at)
 	}
 }
 

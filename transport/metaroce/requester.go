@@ -169,7 +169,7 @@ func (q *QP) Post(now mono.Time) {
 		return
 	}
 	q.wake()
-	if q.due == never {
+	if q.due.Due() == never {
 		q.retime()
 	}
 }
@@ -312,7 +312,7 @@ func (q *QP) pastLimit() bool {
 		return false
 	}
 	if at := r.blockedAt.Add(r.limitWait); now < at {
-		if q.due > at {
+		if q.due.Due() > at {
 			q.retime()
 		}
 		return false

@@ -19,6 +19,7 @@ import (
 	"slices"
 
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/internal/timerq"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/cc"
 	"github.com/metaroce/metaroce/transport/wire/ib"
@@ -38,7 +39,7 @@ type Engine struct {
 	list   []*QP // by number: for what concerns all, in an order that does not change from run to run
 	groups map[netip.Addr][]*QP
 	planes []plane
-	timers qpHeap
+	timers timerq.Queue[QP]
 	ctl    qpRing // QPs with an answer or a CNP to send
 	rr     int    // plane whose turn is first
 
@@ -117,16 +118,16 @@ func (e *Engine) tick(now mono.Time) {
 // HandleTimers runs everything that is due.
 func (e *Engine) HandleTimers(now mono.Time) {
 	e.tick(now)
-	for len(e.timers) > 0 && e.timers[0].due <= e.now {
-		q := e.timers[0]
-		e.timers.set(q, never)
+	for e.timers.Next() <= e.now {
+		q := e.timers.First()
+		e.timers.Set(&q.due, never)
 		q.onTimer()
 	}
 }
 
 // NextTimeout is when HandleTimers and Transmit should be called next, or mono.Never.
 func (e *Engine) NextTimeout() mono.Time {
-	t := e.timers.next()
+	t := e.timers.Next()
 	if e.ctl.n > 0 {
 		t = e.now
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/serial"
+	"github.com/metaroce/metaroce/internal/timerq"
 	"github.com/metaroce/metaroce/transport"
 	"github.com/metaroce/metaroce/transport/cc"
 )
@@ -87,8 +88,7 @@ type QP struct {
 	left              int // packets left of its turn
 	groups            int // multicast groups that it is attached to
 	respTurn          bool
-	heapIdx           int
-	due               mono.Time
+	due               timerq.Node[QP]
 
 	flow    cc.DCQCN
 	paceAt  mono.Time // nothing of it goes before
@@ -103,7 +103,8 @@ type QP struct {
 }
 
 func newQP(e *Engine, qpn uint32, c QPConfig) *QP {
-	q := &QP{e: e, qpn: qpn, owner: c.Owner, typ: c.Type, srq: c.SRQ, heapIdx: -1, due: never}
+	q := &QP{e: e, qpn: qpn, owner: c.Owner, typ: c.Type, srq: c.SRQ}
+	q.due.Init(q, qpn)
 	n := 1
 	for n < c.SQEntries {
 		n *= 2
@@ -267,7 +268,7 @@ func (q *QP) release() {
 	if q.inCtl {
 		e.ctl.removeCtl(q)
 	}
-	e.timers.set(q, never)
+	e.timers.Set(&q.due, never)
 }
 
 // clear is the state of a QP in RESET.

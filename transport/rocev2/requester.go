@@ -215,7 +215,7 @@ func (q *QP) fillRequest(j *txJob, op *transport.MemOp) {
 	if idle {
 		r.since, r.triedAt = now, now
 	}
-	if q.due == never {
+	if q.due.Due() == never {
 		q.retime()
 	}
 }
@@ -327,7 +327,7 @@ func (q *QP) moveUna(to uint64) {
 	if q.state == StateErr {
 		return
 	}
-	if r.una == r.max || q.due > r.since.Add(q.rto()) { // nothing to wait for, or the timer has become shorter
+	if r.una == r.max || q.due.Due() > r.since.Add(q.rto()) { // nothing to wait for, or the timer has become shorter
 		q.retime()
 	}
 }
@@ -431,7 +431,7 @@ func (q *QP) retime() {
 	if q.paceAt > q.e.now && q.state >= StateRTR {
 		at = mono.Min(at, q.paceAt)
 	}
-	q.e.timers.set(q, at)
+	q.e.timers.Set(&q.due, at)
 }
 
 // onTimer serves whatever the QP waited for.
