@@ -31,8 +31,8 @@ type Spec struct {
 // DefaultReorderBy holds a packet back for about a dozen full packets of a 4 Gbit/s stream.
 const DefaultReorderBy = 100 * mono.Microsecond
 
-// delayMax bounds Delay, Jitter and ReorderBy, so that adding them to a time cannot overflow.
-const delayMax = 3600 * mono.Second
+// DelayMax bounds Delay, Jitter and ReorderBy, so that adding them to a time cannot overflow.
+const DelayMax = 3600 * mono.Second
 
 // Zero reports whether the link would do nothing at all.
 func (s Spec) Zero() bool {
@@ -54,8 +54,8 @@ func (s Spec) Check() error {
 		name string
 		v    mono.Duration
 	}{{"delay", s.Delay}, {"jitter", s.Jitter}, {"reorder time", s.ReorderBy}} {
-		if d.v < 0 || d.v > delayMax {
-			return fmt.Errorf("link: %s %v is not within 0 and %v", d.name, d.v, delayMax)
+		if d.v < 0 || d.v > DelayMax {
+			return fmt.Errorf("link: %s %v is not within 0 and %v", d.name, d.v, DelayMax)
 		}
 	}
 	switch {

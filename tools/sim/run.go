@@ -78,7 +78,7 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*result.Result, error) {
 		Start: mono.Time(mono.Millisecond)})
 	defer r.net.Close()
 	r.world = nic.New(p, r.net, g, r.seed)
-	if err := r.world.Warm(warmLimit); err != nil {
+	if err := r.world.Warm(warmLimit, func() bool { return ctx.Err() == nil }); err != nil {
 		return nil, err
 	}
 	if err := r.simulate(); err != nil {

@@ -191,6 +191,27 @@ func TestPartial(t *testing.T) {
 	}
 }
 
+// TestOptions: what a plan says of a transport is what its engines do.
+func TestOptions(t *testing.T) {
+	one := []string{"workload[0].pattern", "incast", "workload[0].senders", "1", "workload[0].target", "5", "workload[0].add", "", "workload[0].size", "8MiB"}
+	r := simulate(t, Options{}, ls16, append(one, "transport.profile", "fixed", "transport.window_bdp", "0.25")...)
+	ended(t, r)
+	if r.Summary.GoodputShare < 0.2 || r.Summary.GoodputShare > 0.35 {
+		t.Errorf("a window of a quarter of the BDP fills %.3f of the wire", r.Summary.GoodputShare)
+	}
+	r = simulate(t, Options{}, lossless, "topology.planes", "3", "transport.rc_plane", "2")
+	ended(t, r)
+	for _, l := range r.Links {
+		if l.Plane != 2 && l.Packets > 0 {
+			t.Fatalf("rc_plane 2, but %s carried %d packets", l.Name, l.Packets)
+		}
+	}
+	// losses that come together, in bursts shorter than so much loss can have
+	if r = simulate(t, Options{}, ls16, "events", "[{at: 0us, target: last, loss: 60%, burst: 2}, {at: 0us, target: last, loss: 60%, burst: 2}]", "run", "{until: 200us}"); r.Summary.Lost == 0 {
+		t.Error("nothing was lost")
+	}
+}
+
 // BenchmarkRun is a permutation of 64 hosts with the real engines: packet-hops a second.
 func BenchmarkRun(b *testing.B) {
 	p := parse(b, ls16, "topology.hosts", "64", "topology.leaf", "8", "topology.spines", "8", "workload[0].size", "8MiB", "workload[0].add", "8")

@@ -84,7 +84,10 @@ func (n *Net) refresh(now mono.Time, ports []int32) {
 			if c.c.Slow > 1 {
 				s.RateBps = max(1, uint64(float64(s.RateBps)/c.c.Slow))
 			}
-			s.Delay += c.c.Delay
+			s.Delay = min(s.Delay+c.c.Delay, link.DelayMax)
+		}
+		if s.Burst > 1 && s.Loss < 1 { // changes that come together: so much cannot be lost in bursts so short
+			s.Burst = max(s.Burst, s.Loss/(1-s.Loss))
 		}
 		was := x.m.Spec().Down
 		n.set(x, s)

@@ -9,6 +9,7 @@ import (
 	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/tools/sim/plan"
 	"github.com/metaroce/metaroce/transport"
+	"github.com/metaroce/metaroce/transport/cc"
 	"github.com/metaroce/metaroce/transport/metaroce"
 	"github.com/metaroce/metaroce/transport/rocev2"
 	"github.com/metaroce/metaroce/transport/wire"
@@ -56,6 +57,9 @@ func (t *transmitter) engine(h int32, host transport.Host) engine {
 	if t.metaroce() {
 		c := metaroce.Config{NICID: uint64(h) + 1, Instance: 1, Seed: seed, Addrs: addrs, NoICRC: true, TwinShare: p.Transport.Twin, Profile: p.Transport.Profile,
 			TxRecords: t.records(), HeldBuffers: 512, RespBuffers: 16}
+		if p.Transport.Profile == cc.ProfileFixed { // what the engine calls a fixed window is in bytes of a plane
+			c.Profile, c.FixedWindow = "", int(p.Transport.WindowBDP*float64(p.Topology.BDP()))
+		}
 		if p.Switch.Trim {
 			c.TrimDSCP = dscpTrim
 		}
@@ -76,13 +80,16 @@ func (t *transmitter) engine(h int32, host transport.Host) engine {
 	if !p.Transport.DCQCN {
 		c.CC = rocev2.CCNone
 	}
-	if p.Transport.WindowBDP > 0 {
-		c.Window = int(p.Transport.WindowBDP * float64(p.Topology.BDP()))
-	}
 	for range p.Topology.Planes {
 		c.Planes = append(c.Planes, rocev2.PlaneConfig{PacketMax: packetMax, RateBps: rate})
 	}
-	return rocev2.New(c, host)
+	e := rocev2.New(c, host)
+	if p.Transport.RCPlane >= 0 {
+		for i := range p.Topology.Planes {
+			e.SetPlane(0, i, i == p.Transport.RCPlane)
+		}
+	}
+	return e
 }
 
 // records is how many packets a NIC may have under way: several times what its wires and a queue hold.

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -136,7 +137,8 @@ func (w *World) hostOf(a netip.Addr) (int32, bool) {
 const warmBytes = 4096
 
 // Warm opens all associations with a message each way and lets the network come to rest: programs connect before they work.
-func (w *World) Warm(limit mono.Duration) error {
+// It goes on while more says so.
+func (w *World) Warm(limit mono.Duration, more func() bool) error {
 	w.warming = true
 	defer func() { w.warming = false }()
 	want := 0
@@ -152,11 +154,14 @@ func (w *World) Warm(limit mono.Duration) error {
 			w.net.Wake(h.id, w.net.Now)
 		}
 	}
-	if err := w.net.Run(w.net.Now.Add(limit), func() bool { return w.Ended() < want }); err != nil {
+	if err := w.net.Run(w.net.Now.Add(limit), func() bool { return more() && w.Ended() < want }); err != nil || !more() {
 		return err
 	}
+	if n := w.Ended(); n < want {
+		return fmt.Errorf("only %d of %d connections carried something within %v of virtual time", n, want, limit)
+	}
 	rest := w.net.Now.Add(20 * w.tx.p.Topology.RTT())
-	err := w.net.Run(rest, func() bool { return true })
+	err := w.net.Run(rest, more)
 	for _, d := range w.doms {
 		d.ended = 0
 	}

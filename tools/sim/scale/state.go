@@ -11,7 +11,7 @@ import (
 const (
 	assocBytes  = 3031 // association with one plane
 	planeBytes  = 1381 // each further plane of it
-	pathBytes   = 1280 + 72
+	pathBytes   = 1280 + 88
 	qpBytes     = 2015
 	placeBytes  = 185 // of a send queue
 	roceQPBytes = 2077
