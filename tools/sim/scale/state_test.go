@@ -74,7 +74,7 @@ func TestState(t *testing.T) {
 	n := 4095.0
 	near(t, "associations", s.AssocBytes/n, 12698, 1e-9)
 	near(t, "QPs", s.QPBytes/n, 2015+185*128, 1e-3)
-	near(t, "paths", s.PathBytes/n, 692e3, 1e-3)
+	near(t, "paths", s.PathBytes/n, 700.4e3, 1e-3)
 	near(t, "probes", s.Probes, 8*n, 1e-9)
 	if s.Peers != 4095 || s.Over {
 		t.Errorf("peers %d, over %v", s.Peers, s.Over)
