@@ -19,14 +19,17 @@ func (n *Node[T]) Init(of *T, tie uint32) { *n = Node[T]{of: of, due: mono.Never
 func (n *Node[T]) Due() mono.Time { return n.due }
 
 // Queue is a binary heap of nodes. The zero value is empty.
-type Queue[T any] struct{ h []*Node[T] }
+type Queue[T any] struct {
+	h    []*Node[T]
+	next mono.Time // of h[0], which is asked for all the time and may be far in memory
+}
 
 // Next is when the first thing is due, or mono.Never.
 func (q *Queue[T]) Next() mono.Time {
 	if len(q.h) == 0 {
 		return mono.Never
 	}
-	return q.h[0].due
+	return q.next
 }
 
 // First is what is due first, or nil.
@@ -55,6 +58,9 @@ func (q *Queue[T]) Set(n *Node[T], at mono.Time) {
 		q.up(int(n.at) - 1)
 	default:
 		q.down(int(n.at) - 1)
+	}
+	if len(q.h) > 0 {
+		q.next = q.h[0].due
 	}
 }
 

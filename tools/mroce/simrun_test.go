@@ -39,7 +39,7 @@ func TestSimRun(t *testing.T) {
 		say  string // on stdout or stderr
 	}{
 		{"run smoke", fail.OK, "busbw(GB/s)"},
-		{"run " + good, fail.OK, "hops/s\n"},
+		{"run " + good, fail.OK, "hops/s; "},
 		{"run " + good + " --seed 5", fail.OK, "seed 5,"}, // flags may follow
 		{"run --seed 5 --threads 2 " + good, fail.OK, "seed 5,"},
 		{"run " + good + " --set topology.planes=2 --set topology.rate=200Gbit", fail.OK, "2 planes, 200 Gbit/s"},

@@ -46,7 +46,7 @@ func (r *run) result() (*result.Result, error) {
 		r.steady(out)
 	}
 	wall := r.wall()
-	out.Cost = result.Cost{WallSeconds: wall, HopsPerSec: float64(c.Hops) / wall, RSSBytes: rss(), Threads: r.net.Threads()}
+	out.Cost = result.Cost{WallSeconds: wall, HopsPerSec: float64(c.Hops) / max(wall-r.began, 1e-9), RSSBytes: rss(), Threads: r.net.Threads()}
 	return out, out.Seal()
 }
 

@@ -53,6 +53,7 @@ type run struct {
 	// of a steady run, when its measurement began
 	warmed []uint64
 	wall   func() float64 // seconds since it began
+	began  float64        // when the plan's own time began: hops are counted from then on
 	told   float64        // when Progress was called last
 }
 
@@ -91,6 +92,7 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*result.Result, error) {
 func (r *run) simulate() error {
 	r.t0 = r.net.Now + 1
 	r.net.ResetCounters()
+	r.began = r.wall()
 	if err := r.net.Schedule(r.t0, r.p.Events); err != nil {
 		return err
 	}

@@ -264,8 +264,13 @@ func TestLossless(t *testing.T) {
 
 // TestQueue: events come in order, whatever was put in when.
 func TestQueue(t *testing.T) {
+	for _, bits := range []uint{0, 3, bucketBits} {
+		orderly(t, newQueue(bits))
+	}
+}
+
+func orderly(t *testing.T, q *queue) {
 	r := rng.New(9, "queue")
-	q := newQueue()
 	var all []event
 	now := mono.Time(0)
 	for i := range 200_000 {

@@ -105,8 +105,8 @@ func New(c Config) *Net {
 		n.hostDom[h] = n.endDom(end{host: int32(h), sw: -1})
 	}
 	for i := range n.threads {
-		d := &domain{n: n, id: int32(i), queue: newQueue(), out: make([][]event, n.threads)}
-		d.queue.at = int64(c.Start) >> bucketBits
+		d := &domain{n: n, id: int32(i), queue: newQueue(bitsFor(len(n.ports))), out: make([][]event, n.threads)}
+		d.queue.at = int64(c.Start) >> d.queue.bits
 		n.doms = append(n.doms, d)
 	}
 	n.ahead = max(min(c.Topology.Delay, c.Topology.UpDelay), 1)

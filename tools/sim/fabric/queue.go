@@ -28,12 +28,17 @@ const (
 
 func (e *event) before(f *event) bool { return e.at < f.at || e.at == f.at && e.key < f.key }
 
-// The calendar: buckets of bucketNs for what is near, a heap for what is far. The bucket that time is in is a heap, as
+// The calendar: buckets of 1 to 32 ns for what is near, a heap for what is far. The bucket that time is in is a heap, as
 // traffic in step puts many events into one.
 const (
-	bucketBits = 5 // of ns
+	bucketBits = 5 // of ns, at most
 	buckets    = 8192
 )
+
+// bitsFor keeps buckets short in large networks: what is in one goes through a heap.
+func bitsFor(ports int) uint {
+	return uint(max(0, bucketBits-bits.Len(uint(ports/1024))))
+}
 
 type cell struct {
 	e    event
@@ -43,6 +48,7 @@ type cell struct {
 // queue holds the events of a domain. Nothing allocates once it has grown.
 type queue struct {
 	n     int
+	bits  uint    // of ns in a bucket
 	cur   []event // heap: all before the bucket `at`+1
 	at    int64   // number of the bucket that cur is
 	heads [buckets]int32
@@ -52,8 +58,8 @@ type queue struct {
 	far   []event // heap: beyond the last bucket
 }
 
-func newQueue() *queue {
-	q := &queue{free: -1}
+func newQueue(bits uint) *queue {
+	q := &queue{bits: bits, free: -1}
 	for i := range q.heads {
 		q.heads[i] = -1
 	}
@@ -62,7 +68,7 @@ func newQueue() *queue {
 
 func (q *queue) push(e event) {
 	q.n++
-	b := int64(e.at) >> bucketBits
+	b := int64(e.at) >> q.bits
 	switch {
 	case b <= q.at:
 		q.cur = heapPush(q.cur, e)
@@ -109,8 +115,8 @@ func (q *queue) advance() bool {
 		return false
 	}
 	near := q.nearest()
-	if len(q.far) > 0 && (near < 0 || int64(q.far[0].at)>>bucketBits <= near) {
-		near = int64(q.far[0].at) >> bucketBits
+	if len(q.far) > 0 && (near < 0 || int64(q.far[0].at)>>q.bits <= near) {
+		near = int64(q.far[0].at) >> q.bits
 	}
 	q.at = near
 	i := near & (buckets - 1)
@@ -124,7 +130,7 @@ func (q *queue) advance() bool {
 	q.heads[i] = -1
 	q.used[i>>6] &^= 1 << (i & 63)
 	for len(q.far) > 0 {
-		b := int64(q.far[0].at) >> bucketBits
+		b := int64(q.far[0].at) >> q.bits
 		if b >= q.at+buckets {
 			break
 		}

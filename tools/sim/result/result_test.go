@@ -208,7 +208,7 @@ func TestText(t *testing.T) {
 		"ring 1 MiB      4  1048576     31.00        33.75        50.00\n",
 		"incast          3     4096  not done            -            -\n", "min(us)  p50(us)  p99(us)  max(us)  goodput(Gbit/s)",
 		"  20.00    20.00    31.00    31.00           310.00", "dropped  lost  trimmed  marked",
-		"7000 events, 2400 hops in 0.50 s: 5 thousand hops/s\n"} {
+		"7000 events, 2400 hops, 5 thousand hops/s; 0.50 s with building and connecting\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

@@ -26,7 +26,7 @@ func (r *Result) Text(w io.Writer) error {
 	if r.Partial {
 		fmt.Fprintf(&b, "PARTIAL: %s\n", Clean(r.Why))
 	}
-	fmt.Fprintf(&b, "%d events, %d hops in %.2f s: %s\n", s.Events, s.Hops, r.Cost.WallSeconds, HopRate(r.Cost.HopsPerSec))
+	fmt.Fprintf(&b, "%d events, %d hops, %s; %.2f s with building and connecting\n", s.Events, s.Hops, HopRate(r.Cost.HopsPerSec), r.Cost.WallSeconds)
 	_, err := w.Write(b.Bytes())
 	return err
 }
