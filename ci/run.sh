@@ -158,10 +158,10 @@ job_simulator() { gates --smoke; }
 # Sweeps through a real Slurm of one node, which lives as long as the job.
 job_slurm() {
     local rc=0
-    "$go" test -tags slurm -c -o /dev/null ./tools/sim/sweep # so that the cluster need not wait for the compiler
+    "$go" test -tags slurm -run '^$' ./tools/sim/sweep ./tools/mroce >/dev/null # so that the cluster need not wait for the compiler
     # -m 4: more points than an array may have are nothing out of the way
     bash ci/slurm.sh -m 4 -k "$out/slurm" "$go" run ./ci/gotest -go "$go" -counts "$MR_COUNTS" -- \
-        -tags slurm -count=1 -timeout 4m -run TestSlurm ./tools/sim/sweep || rc=$?
+        -tags slurm -count=1 -timeout 4m -run TestSlurm ./tools/sim/sweep ./tools/mroce || rc=$?
     [ $rc != 3 ] || { skip "no Slurm (Debian: slurmctld slurmd slurm-client munge)"; return 0; }
     return $rc
 }

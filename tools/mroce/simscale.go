@@ -365,7 +365,9 @@ func scaleCSV(rows []scaleRow, file string) error {
 func (e *env) scaleTables(rows []scaleRow) {
 	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "collective\thosts\ttransport\tsize\ttime\tbus Gbit/s\t% of bound\tsteps\tlatency %\tmethod\t")
+	kinds := map[string]bool{}
 	for _, r := range rows {
+		kinds[r.Transport] = true
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%.1f\t%.1f\t%.0f\t%.0f\t%s\t\n", r.Collective, r.Hosts, r.Transport, plan.Bytes(r.Size), seconds(r.Time.Seconds), r.BusBps/1e9, 100*r.Share,
 			r.Time.Steps, 100*r.Time.Latency/r.Time.Seconds, r.Time.Method)
 	}
@@ -392,6 +394,9 @@ func (e *env) scaleTables(rows []scaleRow) {
 	w.Flush()
 	if over {
 		fmt.Fprintln(e.out, "* more than the 4,096 associations that the reference engine keeps at a time")
+	}
+	if kinds[string(plan.MetaRoCE)] && kinds[string(plan.RoCEv2)] {
+		fmt.Fprintln(e.out, "rocev2's times are lower bounds by theory, metaroce's hold what was measured packet by packet: they do not say which is faster (docs/sim-scale.md)")
 	}
 }
 

@@ -4,10 +4,13 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/tools/sim/result"
 )
 
 // TestMain lets this binary be the program that a sweep starts for each point.
@@ -83,6 +86,52 @@ func TestSimSweepFails(t *testing.T) {
 		!strings.Contains(out, "0 of 1 points done (0 before), 0 partial, 1 failed") {
 		t.Errorf("code %d\n%s\n%s", code, out, errs)
 	}
+}
+
+// TestSimSweepRuns: the points of a sweep are runs of mroce sim run, with its results.
+func TestSimSweepRuns(t *testing.T) {
+	hashes := sweepHashes(t)
+	for seed := 1; seed <= 2; seed++ {
+		code, out, errs := mroce("sim", "run", "--json", "--seed", strconv.Itoa(seed), "smoke")
+		r, err := result.ReadJSON(strings.NewReader(out))
+		if code != fail.OK || err != nil {
+			t.Fatalf("code %d, %v\n%s", code, err, errs)
+		}
+		if !slices.Contains(hashes, r.Hash) {
+			t.Errorf("seed %d: hash %s, and the sweep has %v", seed, r.Hash, hashes)
+		}
+	}
+}
+
+// sweepHashes runs a sweep of two seeds with the engine that the arguments choose and returns the hashes of its results.
+func sweepHashes(t *testing.T, args ...string) (hashes []string) {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "s.yaml")
+	if err := os.WriteFile(file, []byte("plan: smoke\nseeds: 1..2\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := mroce(append(append([]string{"sim", "sweep"}, args...), "--out", filepath.Join(dir, "out"), file)...)
+	if code != fail.OK || !strings.Contains(out, "2 of 2 points done") {
+		t.Fatalf("code %d\n%s\n%s", code, out, errs)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "out", "points", "*", "result.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := result.ReadJSON(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		hashes = append(hashes, r.Hash)
+	}
+	return hashes
 }
 
 // TestSimTask: what job arrays run says what is wrong with its list.

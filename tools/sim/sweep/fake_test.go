@@ -59,11 +59,16 @@ func fakeRun(args []string) int {
 		fmt.Fprintln(h, k, set[k])
 	}
 	fmt.Fprintln(h, seed)
-	r := result.Result{Plan: plan, Seed: seed, Hash: fmt.Sprintf("%x", h.Sum(nil)[:8]), Summary: result.Summary{Flows: 3, FCTMax: float64(seed) / 8},
+	r := result.Result{Plan: filepath.Base(plan), Seed: seed, Title: fmt.Sprintf("%x", h.Sum(nil)[:8]), Summary: result.Summary{Flows: 3, FCTMax: float64(seed) / 8},
 		Groups: []result.Group{{Seconds: 2, BusBps: 5}, {Seconds: 3, BusBps: 4}}}
 	code := misbehave(set["mode"], filepath.Dir(plan), &r)
 	if code != 0 && code != fail.Partial {
 		return code
+	}
+	if set["mode"] != "unsealed" {
+		if err := r.Seal(); err != nil {
+			return fail.Failed
+		}
 	}
 	data, _ := json.Marshal(r)
 	fmt.Println(string(data))

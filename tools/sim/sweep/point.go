@@ -3,7 +3,6 @@ package sweep
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -248,18 +247,16 @@ func (t Task) changed() bool {
 
 // takeResult reads the result that the run printed.
 func takeResult(dir string) (*result.Result, error) {
-	data, err := os.ReadFile(filepath.Join(dir, stdoutFile))
+	f, err := os.Open(filepath.Join(dir, stdoutFile))
 	if err != nil {
 		return nil, err
 	}
-	var r result.Result
-	if err := json.Unmarshal(data, &r); err != nil {
+	defer f.Close()
+	r, err := result.ReadJSON(f)
+	if err != nil {
 		return nil, fmt.Errorf("it printed no result: %w", err)
 	}
-	if r.Hash == "" {
-		return nil, errors.New("what it printed is no result: there is no hash")
-	}
-	return &r, nil
+	return r, nil
 }
 
 // lastLines returns up to n last lines with text.

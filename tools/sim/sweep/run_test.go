@@ -131,6 +131,7 @@ func TestBadRuns(t *testing.T) {
 		{"usage", "retries: 2", Failed, 1, "exit code 2"},
 		{"killed", "", Failed, 1, "signal: killed"},
 		{"garbage", "", Failed, 1, "it printed no result"},
+		{"unsealed", "", Failed, 1, "it has no hash"},
 		{"seed", "", Failed, 1, "the result is of seed 8"},
 		{"edit", "", Failed, 1, "changed while the sweep ran"},
 		{"partial", "retries: 2", Partial, 1, "until came first"},
