@@ -24,7 +24,7 @@ func TestShare(t *testing.T) {
 		p.seq++
 		m := hostq.Share{Token: token}
 		if _, err := p.conn.Write(seal(append([]byte(nil), hostq.Bytes(&m)...), hostq.OpShare, p.seq)); err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
 	}
 	importer := func(token [2]uint64) (*prog, hostq.ImportReply, error) {
@@ -49,11 +49,14 @@ func TestShare(t *testing.T) {
 	}
 
 	token := [2]uint64{7, 11}
+	shared := make(chan struct{})
 	go func() { // it may come behind the request
+		defer close(shared)
 		time.Sleep(50 * time.Millisecond)
 		share(a.prog, token)
 	}()
 	p, r, err := importer(token)
+	<-shared
 	if err != nil || text(r.NIC.Name[:]) != "a/mr0" || r.Attr.MaxQP == 0 {
 		t.Fatalf("import: %v, %q", err, text(r.NIC.Name[:]))
 	}
@@ -134,12 +137,14 @@ func TestDMDescriptors(t *testing.T) {
 		}
 	}
 	kept := func() (n int) {
+		var all []*client
 		d.mu.Lock()
-		defer d.mu.Unlock()
 		for _, c := range d.clients {
-			d.mu.Unlock()
+			all = append(all, c)
+		}
+		d.mu.Unlock()
+		for _, c := range all {
 			d.OnLoop(func(mono.Time) { n += len(c.dms) })
-			d.mu.Lock()
 		}
 		return n
 	}
