@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/metaroce/metaroce/daemon/ether"
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/nicemu/wire/mem"
@@ -78,7 +79,7 @@ func openTAP(raw, rest string, o Options) (device.Port, error) {
 	}
 	t := tap.Options{MTU: o.MTU, PacketMax: o.PacketMax, MAC: o.MAC, Plain: o.Plain, Noise: o.Noise}
 	if t.MAC == ([6]byte{}) && o.NIC != "" {
-		t.MAC = tap.MACFor(o.NIC)
+		t.MAC = ether.MACFor(o.NIC)
 	}
 	keys := make([]string, 0, len(values))
 	for k := range values {

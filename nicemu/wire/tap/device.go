@@ -3,7 +3,6 @@ package tap
 import (
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"net"
 	"os"
 	"strings"
@@ -11,6 +10,8 @@ import (
 	"github.com/songgao/water"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/metaroce/metaroce/daemon/ether"
 )
 
 // Offload flags of TUNSETOFFLOAD that x/sys does not name yet (linux/if_tun.h).
@@ -22,10 +23,8 @@ const (
 
 const (
 	vnetHdrLen = 10 // struct virtio_net_hdr
-	etherLen   = 14
-	vlanLen    = 4
 	// readMax is the longest that one read can give: a super-packet.
-	readMax = vnetHdrLen + etherLen + 2*vlanLen + 65535 + 40
+	readMax = vnetHdrLen + ether.HeadLen + 2*ether.VLANLen + 65535 + 40
 )
 
 // Device is an open TAP, one frame per call or, with the virtio header, one super-packet.
@@ -295,14 +294,4 @@ func (d *Device) Close() error {
 	err := unix.Close(d.fd)
 	d.fd = -1
 	return err
-}
-
-// MACFor makes a locally administered address out of a name.
-func MACFor(name string) [6]byte {
-	h := fnv.New64a()
-	h.Write([]byte(name))
-	s := h.Sum64()
-	s ^= s >> 29 // FNV's high bytes move little for short names
-	s *= 0xbf58476d1ce4e5b9
-	return [6]byte{0x02, byte(s >> 56), byte(s >> 48), byte(s >> 40), byte(s >> 32), byte(s >> 24)}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/metaroce/metaroce/daemon/ether"
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/internal/rng"
@@ -114,7 +115,7 @@ func collect(t testing.TB, n int, kind pkt.Kind, p *Port, others ...*Port) []pkt
 		k := p.RxBurst(now(), ps[:])
 		idle++
 		for _, q := range ps[:k] {
-			foreign := kind == pkt.Ethernet && mac(q.Data[6:12]) != (mac{2, 0, 0, 0, 0, 1}) // the bridge's own
+			foreign := kind == pkt.Ethernet && ether.MAC(q.Data[6:12]) != (ether.MAC{2, 0, 0, 0, 0, 1}) // the bridge's own
 			if q.Kind == kind && !foreign {
 				q.Data = append([]byte(nil), q.Data...)
 				out = append(out, q)
@@ -231,7 +232,7 @@ func TestMTU(t *testing.T) {
 				a, b := plug(t, "ta", m.a, a4, a6), plug(t, "tb", m.b, b4, b6)
 				meet(t, a, b)
 				for _, d := range [][2]netip.Addr{{a4, b4}, {a6, b6}} {
-					exact := mtu - headerLen(d[1]) + etherLen
+					exact := mtu - ether.HeadersLen(d[1]) + ether.HeadLen
 					one, two, long := packet(1, exact, d[0], d[1]), packet(2, exact, d[0], d[1]), packet(3, exact+1, d[0], d[1])
 					a.TxBurst(now(), []pkt.Packet{one, long, two})
 					for i, q := range collect(t, 2, pkt.RoCE, b) {
@@ -305,11 +306,11 @@ func TestKernelPeer(t *testing.T) {
 			}
 			return &unix.SockaddrInet6{Port: port, Addr: a.As16()}
 		}
-		if err := unix.Bind(s, sa(theirs, rocePort)); err != nil {
+		if err := unix.Bind(s, sa(theirs, 4791)); err != nil {
 			t.Fatal(err)
 		}
 		// It asks for us first, then we for it.
-		if err := unix.Sendto(s, []byte("hello from the kernel"), 0, sa(ours, rocePort)); err != nil {
+		if err := unix.Sendto(s, []byte("hello from the kernel"), 0, sa(ours, 4791)); err != nil {
 			t.Fatal(err)
 		}
 		//= MR-PATH-001
@@ -341,17 +342,17 @@ func TestKernelPeer(t *testing.T) {
 				continue
 			}
 			q := one[0]
-			l4 := q.Data[min(len(q.Data), headerLen(ours)-udpLen):]
-			if found = len(l4) >= udpLen+3 && string(l4[udpLen:udpLen+3]) == "odd"; !found {
+			l4 := q.Data[min(len(q.Data), ether.HeadersLen(ours)-ether.UDPLen):]
+			if found = len(l4) >= ether.UDPLen+3 && string(l4[ether.UDPLen:ether.UDPLen+3]) == "odd"; !found {
 				continue
 			}
-			sum := add(protoUDP+uint32(len("odd")+udpLen), l4[:len("odd")+udpLen])
-			ip := q.Data[etherLen:]
-			if sum = add(sum, ip[12:20]); ours.Is6() {
-				sum = add(add(protoUDP+uint32(len("odd")+udpLen), l4[:len("odd")+udpLen]), ip[8:40])
+			sum := ether.Add(unix.IPPROTO_UDP+uint32(len("odd")+ether.UDPLen), l4[:len("odd")+ether.UDPLen])
+			ip := q.Data[ether.HeadLen:]
+			if sum = ether.Add(sum, ip[12:20]); ours.Is6() {
+				sum = ether.Add(ether.Add(unix.IPPROTO_UDP+uint32(len("odd")+ether.UDPLen), l4[:len("odd")+ether.UDPLen]), ip[8:40])
 			}
-			if fold(sum) != 0xffff {
-				t.Errorf("%v: checksum %#x", theirs, fold(sum))
+			if ether.Fold(sum) != 0xffff {
+				t.Errorf("%v: checksum %#x", theirs, ether.Fold(sum))
 			}
 		}
 	}
@@ -365,7 +366,7 @@ func TestUnresolved(t *testing.T) {
 	space(t, 1500)
 	a := plug(t, "ta", Options{}, a4)
 	T := now()
-	var burst [heldEach + 2]pkt.Packet
+	var burst [ether.HeldEach + 2]pkt.Packet
 	for i := range burst {
 		burst[i] = packet(uint32(i), 100, a4, c4)
 	}
@@ -384,8 +385,8 @@ func TestUnresolved(t *testing.T) {
 	}
 	// It comes up later: what is sent then waits for the answer and goes.
 	c := plug(t, "tc", Options{}, c4)
-	a.TxBurst(T.Add(5*mono.Second), burst[:heldEach])
-	for i, q := range collect(t, heldEach, pkt.RoCE, c, a) {
+	a.TxBurst(T.Add(5*mono.Second), burst[:ether.HeldEach])
+	for i, q := range collect(t, ether.HeldEach, pkt.RoCE, c, a) {
 		if int(q.Data[7]) != i {
 			t.Fatal("order", i, q.Data[7])
 		}
@@ -409,8 +410,8 @@ func TestVLANAndMulticast(t *testing.T) {
 		}
 	}
 	// Somebody else's tagged RoCE frame.
-	h := make([]byte, headerLen(b4))
-	putHeaders(h, b.MAC(), a.MAC(), &pkt.Packet{Src: a4, Dst: b4, SrcPort: 5}, len(q.Data), false)
+	h := make([]byte, ether.HeadersLen(b4))
+	ether.PutHeaders(h, b.MAC(), a.MAC(), &pkt.Packet{Src: a4, Dst: b4, SrcPort: 5}, len(q.Data), false)
 	f := append(append([]byte{}, h[:12]...), 0x81, 0, 0, 5)
 	f = append(append(f, h[12:]...), q.Data...)
 	a.TxBurst(now(), []pkt.Packet{{Kind: pkt.Ethernet, Data: f}})
@@ -418,7 +419,7 @@ func TestVLANAndMulticast(t *testing.T) {
 		t.Errorf("%+v", g)
 	}
 	// A wrong header checksum is counted. (With bridge-nf-call-iptables the bridge drops it: then it never comes.)
-	f[4+etherLen+10] ^= 1
+	f[4+ether.HeadLen+10] ^= 1
 	a.TxBurst(now(), []pkt.Packet{{Kind: pkt.Ethernet, Data: f}})
 	collect(t, 0, pkt.RoCE, b)
 	if d := b.Stats().Drops; d["bad_headers"] > 1 {
@@ -544,7 +545,7 @@ func TestFDAndLink(t *testing.T) {
 	p.SetAddrs([]netip.Addr{a4, a6})
 	b := plug(t, "tb", Options{MTU: 4300}, b4, b6)
 	meet(t, p, b)
-	want := mac{2, 1, 2, 3, 4, 5}
+	want := ether.MAC{2, 1, 2, 3, 4, 5}
 	if err := p.dev.SetMAC(want); err != nil {
 		t.Fatal(err)
 	}

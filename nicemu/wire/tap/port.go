@@ -14,9 +14,10 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/metaroce/metaroce/daemon/ether"
+	"github.com/metaroce/metaroce/daemon/ether/groups"
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/internal/mono"
-	"github.com/metaroce/metaroce/nicemu/wire/groups"
 	"github.com/metaroce/metaroce/nicemu/wire/train"
 )
 
@@ -24,7 +25,7 @@ const (
 	timerNoise = 2 * mono.Millisecond // of shared cores (protocol.md section 4)
 	defaultMTU = 1500
 	mtuMin     = 256
-	mtuMax     = 65535 - etherLen - vlanLen
+	mtuMax     = 65535 - ether.HeadLen - ether.VLANLen
 )
 
 // Options of a port. Zero values are the defaults.
@@ -70,7 +71,7 @@ type Port struct {
 	caps device.PortCaps
 	mtu  int
 	fds  []int
-	near neighbours
+	near ether.Neighbours
 	rx   rxState
 	tx   txState
 
@@ -114,14 +115,14 @@ func newPort(d *Device, o Options) (*Port, error) {
 		o.MTU = defaultMTU
 	}
 	if o.PacketMax == 0 {
-		o.PacketMax = o.MTU - ipv6Len - udpLen
+		o.PacketMax = o.MTU - ether.IPv6Len - ether.UDPLen
 	}
-	if o.MTU < mtuMin || o.MTU > mtuMax || o.PacketMax < 1 || o.PacketMax > o.MTU-ipv4Len-udpLen {
+	if o.MTU < mtuMin || o.MTU > mtuMax || o.PacketMax < 1 || o.PacketMax > o.MTU-ether.IPv4Len-ether.UDPLen {
 		_ = d.Close() // the error that led here says more
 		return nil, fmt.Errorf("tap:%s: MTU %d with packets of %d bytes", d.Name(), o.MTU, o.PacketMax)
 	}
-	if o.MAC == (mac{}) {
-		o.MAC = MACFor(d.Name())
+	if o.MAC == (ether.MAC{}) {
+		o.MAC = ether.MACFor(d.Name())
 	}
 	if !o.Plain {
 		d.UseTrains()
@@ -131,7 +132,7 @@ func newPort(d *Device, o Options) (*Port, error) {
 	if d.trains {
 		p.caps.Burst = train.Burst
 	}
-	p.near.init(o.MAC, o.MTU, p.control)
+	p.near.Init(o.MAC, o.MTU, p.control)
 	p.rx.init()
 	return p, nil
 }
@@ -140,19 +141,19 @@ func newPort(d *Device, o Options) (*Port, error) {
 func (p *Port) Trains() bool { return p.dev.trains }
 
 // MAC is the NIC's address on this plane.
-func (p *Port) MAC() [6]byte { return p.near.mac }
+func (p *Port) MAC() [6]byte { return p.near.MAC }
 
 // Caps implements device.Port.
 func (p *Port) Caps() device.PortCaps { return p.caps }
 
 // SetAddrs implements device.Port.
-func (p *Port) SetAddrs(addrs []netip.Addr) { p.near.setAddrs(addrs) }
+func (p *Port) SetAddrs(addrs []netip.Addr) { p.near.SetAddrs(addrs) }
 
 // SetGroups implements device.GroupPort: frames to these groups are the NIC's, others the host's.
 func (p *Port) SetGroups(list []netip.Addr) { p.groups.Replace(list) }
 
 // Resolve implements device.ResolvePort.
-func (p *Port) Resolve(now mono.Time, src, dst netip.Addr) { p.near.lookup(now, src, dst) }
+func (p *Port) Resolve(now mono.Time, src, dst netip.Addr) { p.near.Lookup(now, src, dst) }
 
 // LinkUp is whether the interface exists and is up.
 func (p *Port) LinkUp() bool { return p.dev.Up() }
@@ -165,7 +166,7 @@ func (p *Port) NextWake() mono.Time {
 	if p.rx.pending() {
 		return p.rx.now
 	}
-	return p.near.wait
+	return p.near.NextWake()
 }
 
 // Stats implements device.Port.

@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metaroce/metaroce/daemon/ether"
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
 )
@@ -36,7 +37,7 @@ func (r *rxState) pending() bool { return len(r.train) > 0 }
 func (p *Port) RxBurst(now mono.Time, ps []pkt.Packet) int {
 	r := &p.rx
 	r.now = now
-	p.drops[dropUnresolved] += uint64(p.near.tick(now))
+	p.drops[dropUnresolved] += uint64(p.near.Tick(now))
 	if !r.pending() {
 		r.off = 0
 	}
@@ -95,7 +96,7 @@ func (r *rxState) claim(f []byte) {
 
 // handle takes a frame, and reports whether it has filled q.
 func (p *Port) handle(now mono.Time, f, vnet []byte, q *pkt.Packet) bool {
-	if len(f) < etherLen {
+	if len(f) < ether.HeadLen {
 		p.drops[dropShort]++
 		return false
 	}
@@ -104,23 +105,23 @@ func (p *Port) handle(now mono.Time, f, vnet []byte, q *pkt.Packet) bool {
 		gso = vnet[1] &^ unix.VIRTIO_NET_HDR_GSO_ECN
 	}
 	whole := gso == unix.VIRTIO_NET_HDR_GSO_NONE
-	h := parse(f, whole)
-	forNIC := isOurs(mac(f[0:6]), p.near.mac)
-	var learned *neigh
+	h := ether.Parse(f, whole)
+	forNIC := ether.ForUs(ether.MAC(f[0:6]), p.near.MAC)
+	var learned *ether.Neigh
 	done := false
 	switch {
-	case h.kind == frameBad:
+	case h.Kind == ether.Bad:
 		p.drops[dropBadHeaders]++
 		return false
-	case h.kind == frameRoCE && forNIC && p.accepts(h.dst):
+	case h.Kind == ether.RoCE && forNIC && p.accepts(h.Dst):
 		return p.roce(f, &h, vnet, whole, q)
 	case !whole:
 		p.drops[dropForeignTrain]++
 		return false
-	case h.kind == frameARP:
-		learned, done = p.near.handleARP(now, f[h.l3:])
-	case h.kind == frameND:
-		learned, done = p.near.handleND(now, h.ndSource(f), mac(f[6:12]), f[h.data:h.end])
+	case h.Kind == ether.ARP:
+		learned, done = p.near.HandleARP(now, f[h.L3:])
+	case h.Kind == ether.ND:
+		learned, done = p.near.HandleND(now, h.NDSource(f), ether.MAC(f[6:12]), f[h.Data:h.End])
 	}
 	p.sendKept(learned)
 	if done {
@@ -130,10 +131,10 @@ func (p *Port) handle(now mono.Time, f, vnet []byte, q *pkt.Packet) bool {
 }
 
 // roce makes the packet of a frame for the NIC, or takes a super-packet in hand.
-func (p *Port) roce(f []byte, h *parsed, vnet []byte, whole bool, q *pkt.Packet) bool {
+func (p *Port) roce(f []byte, h *ether.Parsed, vnet []byte, whole bool, q *pkt.Packet) bool {
 	r := &p.rx
-	data := f[h.data:h.end:h.end]
-	head := h.packet()
+	data := f[h.Data:h.End:h.End]
+	head := h.Packet()
 	segment := len(data)
 	if !whole {
 		segment = int(binary.NativeEndian.Uint16(vnet[4:]))
@@ -142,7 +143,7 @@ func (p *Port) roce(f []byte, h *parsed, vnet []byte, whole bool, q *pkt.Packet)
 			return false
 		}
 	}
-	if h.data-h.l3+min(segment, len(data)) > p.mtu {
+	if h.Data-h.L3+min(segment, len(data)) > p.mtu {
 		p.drops[dropRxTooLong]++
 		return false
 	}
@@ -154,7 +155,7 @@ func (p *Port) roce(f []byte, h *parsed, vnet []byte, whole bool, q *pkt.Packet)
 
 // ethernet hands a frame on to the host port. A checksum that the sender left to its hardware is made here.
 func (p *Port) ethernet(now mono.Time, f, vnet []byte, q *pkt.Packet) bool {
-	if len(f) > p.frameMax(f) {
+	if len(f) > ether.FrameMax(f, p.mtu) {
 		p.drops[dropRxTooLong]++
 		return false
 	}
@@ -165,7 +166,7 @@ func (p *Port) ethernet(now mono.Time, f, vnet []byte, q *pkt.Packet) bool {
 			p.drops[dropBadHeaders]++
 			return false
 		}
-		sum := ^fold(add(0, f[start:]))
+		sum := ^ether.Fold(ether.Add(0, f[start:]))
 		if sum == 0 {
 			sum = 0xffff // 0 says "none" in UDP, and is the same number in TCP
 		}

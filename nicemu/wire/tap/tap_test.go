@@ -1,13 +1,13 @@
 package tap
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metaroce/metaroce/daemon/ether"
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
 )
@@ -16,25 +16,28 @@ import (
 func FuzzFrame(f *testing.F) {
 	for _, d := range [][2]netip.Addr{{a4, b4}, {a6, b6}} {
 		q := &pkt.Packet{Src: d[0], Dst: d[1], SrcPort: 7}
-		b := make([]byte, headerLen(d[1])+40)
-		putHeaders(b[:headerLen(d[1])], mac{2}, mac{4}, q, 40, false)
+		b := make([]byte, ether.HeadersLen(d[1])+40)
+		ether.PutHeaders(b[:ether.HeadersLen(d[1])], ether.MAC{2}, ether.MAC{4}, q, 40, false)
 		f.Add(b, []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 		f.Add(b, []byte{1, 5, 42, 0, 10, 0, 34, 0, 6, 0})
 	}
 	var frames [][]byte
-	n := neighbours{}
-	n.init(mac{2}, 100, func(b []byte) { frames = append(frames, append([]byte(nil), b...)) })
-	n.setAddrs([]netip.Addr{a4, a6})
-	n.arp(arpRequest, broadcast, mac{}, b4, a4)
-	n.solicit(b6, a6)
+	out := func(b []byte) { frames = append(frames, append([]byte(nil), b...)) }
+	var n, other ether.Neighbours
+	n.Init(ether.MAC{2}, 100, out)
+	n.SetAddrs([]netip.Addr{a4, a6})
+	other.Init(ether.MAC{4}, 100, out)
+	other.SetAddrs([]netip.Addr{b4, b6})
+	other.Lookup(0, b4, a4)
+	other.Lookup(0, b6, a6)
 	for _, b := range frames {
 		f.Add(b, []byte{1, 0, 0, 0, 0, 0, 14, 0, 2, 0})
 	}
 	f.Fuzz(func(t *testing.T, frame, vnet []byte) {
 		none := func(int, []unix.Iovec) unix.Errno { return 0 }
 		p := &Port{dev: &Device{fd: -1, vnet: len(vnet) == vnetHdrLen, writev: none}, mtu: 1500}
-		p.near.init(mac{2}, 1500, func([]byte) {})
-		p.near.setAddrs([]netip.Addr{a4, a6})
+		p.near.Init(ether.MAC{2}, 1500, func([]byte) {})
+		p.near.SetAddrs([]netip.Addr{a4, a6})
 		p.rx.init()
 		if len(vnet) != vnetHdrLen {
 			vnet = nil
@@ -52,149 +55,16 @@ func FuzzFrame(f *testing.F) {
 				}
 			}
 		}
-		p.near.tick(mono.Time(10 * mono.Second))
+		p.near.Tick(mono.Time(10 * mono.Second))
 	})
-}
-
-// What plain RoCEv2's ICRC covers of the IP header, and a UD receive shows, comes through.
-func TestHeaderFields(t *testing.T) {
-	for _, q := range []pkt.Packet{
-		{Src: a4, Dst: b4, TOS: 0xb9, TTL: 7, SrcPort: 9},
-		{Src: a6, Dst: b6, TOS: 0xb9, TTL: 1, FlowLabel: 0xabcde, SrcPort: 9},
-		{Src: a4, Dst: b4}, {Src: a6, Dst: b6},
-	} {
-		f := make([]byte, headerLen(q.Dst)+20)
-		putHeaders(f[:headerLen(q.Dst)], mac{2}, mac{4}, &q, 20, false)
-		h := parse(f, true)
-		want := q
-		if want.TTL == 0 {
-			want.TTL = 64
-		}
-		if got := h.packet(); got.Src != want.Src || got.Dst != want.Dst || got.TOS != want.TOS || got.TTL != want.TTL ||
-			got.FlowLabel != want.FlowLabel || got.IPID != 0 || got.NoDF || got.SrcPort != want.SrcPort {
-			t.Errorf("%+v, want %+v", got, want)
-		}
-		if q.Dst.Is4() { // a sender with an ID of its own and without DF
-			ip := f[etherLen:]
-			ip[4], ip[5], ip[6], ip[10], ip[11] = 0x12, 0x34, 0, 0, 0
-			binary.BigEndian.PutUint16(ip[10:], ^fold(add(0, ip[:ipv4Len])))
-			h = parse(f, true)
-			if got := h.packet(); got.IPID != 0x1234 || !got.NoDF {
-				t.Errorf("%+v", got)
-			}
-		}
-	}
-}
-
-func TestHeaders(t *testing.T) {
-	for _, d := range [][2]netip.Addr{{a4, b4}, {a6, b6}} {
-		for _, n := range []int{1, 100, 4200} {
-			q := &pkt.Packet{Src: d[0], Dst: d[1], SrcPort: 0xc123, TOS: 0x2e<<2 | 2}
-			f := make([]byte, headerLen(d[1])+n)
-			putHeaders(f[:headerLen(d[1])], mac{2}, mac{4}, q, n, false)
-			p := parse(f, true)
-			if p.kind != frameRoCE || p.src != q.Src || p.dst != q.Dst || p.srcPort != q.SrcPort || p.tos != q.TOS || p.end-p.data != n || p.data != headerLen(d[1]) {
-				t.Errorf("%+v", p)
-			}
-			//= MR-WIRE-001 MR-WIRE-002
-			if u := f[headerLen(d[1])-udpLen:]; binary.BigEndian.Uint16(u[2:]) != 4791 || binary.BigEndian.Uint16(u) != q.SrcPort {
-				t.Errorf("UDP header %x", u[:udpLen])
-			}
-			//= MR-WIRE-004
-			if ip := f[etherLen:]; d[1].Is4() && binary.BigEndian.Uint16(ip[6:]) != 0x4000 {
-				t.Errorf("flags and fragment offset %x", ip[6:8])
-			}
-			for cut := range len(f) { // a frame cut short is never RoCE
-				if p := parse(f[:cut], true); p.kind == frameRoCE {
-					t.Fatalf("cut at %d of %d", cut, len(f))
-				}
-			}
-		}
-	}
-}
-
-// near answers, learns, asks again, gives up, and stays within its bounds.
-func TestNeighbours(t *testing.T) {
-	var n neighbours
-	var out []parsed
-	var raw [][]byte
-	n.init(mac{2}, 100, func(f []byte) {
-		out = append(out, parse(f, true))
-		raw = append(raw, append([]byte(nil), f...))
-	})
-	n.setAddrs([]netip.Addr{a4, a6})
-	if len(out) != 2 || out[0].kind != frameARP || out[1].kind != frameND {
-		t.Fatalf("announcements %+v", out)
-	}
-	q := packet(1, 50, a4, b4)
-	e := n.lookup(1000, a4, b4)
-	for i := range heldEach + 1 {
-		if n.keep(1000, e, &q) != (i < heldEach) {
-			t.Error("kept", i)
-		}
-	}
-	if e.known || len(out) != 3 {
-		t.Error("first packet", e, len(out))
-	}
-	if n.lookup(2000, a4, b4); len(out) != 3 {
-		t.Error("asks for every packet")
-	}
-	reply := make([]byte, arpLen)
-	copy(reply, raw[2][etherLen:])
-	binary.BigEndian.PutUint16(reply[6:], arpReply)
-	copy(reply[8:], []byte{6, 6, 6, 6, 6, 6})
-	x, y := b4.As4(), a4.As4()
-	copy(reply[14:], x[:])
-	copy(reply[24:], y[:])
-	got, done := n.handleARP(3000, reply)
-	if got != e || done || e.mac != (mac{6, 6, 6, 6, 6, 6}) || !e.known || len(e.held) != heldEach || len(e.held[0].Data) != 50 {
-		t.Errorf("%+v %v", got, done)
-	}
-	if n.drop(e) != heldEach || len(n.spare) != heldMax {
-		t.Error("spare", len(n.spare))
-	}
-	if e = n.lookup(4000, a4, b4); !e.known || len(out) != 3 {
-		t.Error("known, and asked")
-	}
-	// Confirmed too long ago: still used while it is asked for, then given up.
-	at := mono.Time(3000).Add(reachable + 1)
-	for i := range 5 {
-		e = n.lookup(at, a4, b4)
-		if e.known != (i < asksMax) {
-			t.Errorf("ask %d: known %v", i, e.known)
-		}
-		at = at.Add(askAgain)
-	}
-	if len(out) != 3+5 {
-		t.Error("asked", len(out)-3, "times")
-	}
-	for i := range 2 * neighMax {
-		n.lookup(at, a4, netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}))
-	}
-	if len(n.table) > neighMax {
-		t.Error("table", len(n.table))
-	}
-	for i := range 2 * heldMax {
-		q.Dst = netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)})
-		n.keep(at, n.lookup(at, a4, q.Dst), &q)
-	}
-	if n.tick(at.Add(heldFor)); len(n.spare) != heldMax {
-		t.Error("kept packets", len(n.spare))
-	}
-	// Strangers are not remembered unless they ask for us.
-	copy(reply[14:], []byte{10, 77, 0, 1})
-	copy(reply[24:], []byte{10, 77, 0, 2})
-	if e, _ := n.handleARP(at, reply); e != nil {
-		t.Error("remembered a stranger")
-	}
 }
 
 // A kernel that refuses super-packets gets single frames, and every packet goes once.
 func TestTrainsRefused(t *testing.T) {
 	p := &Port{dev: &Device{fd: 1 << 20, vnet: true, trains: true}, mtu: 1500}
-	p.near.init(mac{2}, 1500, func([]byte) {})
-	p.near.setAddrs([]netip.Addr{a4})
-	p.near.learn(0, b4, mac{4}, true)
+	p.near.Init(ether.MAC{2}, 1500, func([]byte) {})
+	p.near.SetAddrs([]netip.Addr{a4})
+	p.near.Learn(0, b4, ether.MAC{4}, true)
 	frames := 0
 	p.dev.writev = func(_ int, v []unix.Iovec) unix.Errno {
 		if len(v) > 2 {

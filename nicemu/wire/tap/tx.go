@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metaroce/metaroce/daemon/ether"
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/nicemu/wire/train"
@@ -18,12 +19,12 @@ const (
 	// metaroceOps are the opcodes of BTH whose ICRC covers nothing outside BTH.
 	metaroceOps = 0xc0
 
-	headMax = etherLen + ipv6Len + udpLen
+	headMax = ether.HeadLen + ether.IPv6Len + ether.UDPLen
 )
 
 type txState struct {
 	ps    [pkt.Burst]*pkt.Packet // of the burst in hand, those that can be sent
-	macs  [pkt.Burst]mac
+	macs  [pkt.Burst]ether.MAC
 	keys  [pkt.Burst]uint64
 	order [pkt.Burst]uint8
 
@@ -50,7 +51,7 @@ func (p *Port) TxBurst(now mono.Time, ps []pkt.Packet) int {
 func (p *Port) send(now mono.Time, ps []pkt.Packet) {
 	t := &p.tx
 	n := 0
-	var last *neigh
+	var last *ether.Neigh
 	for i := range ps {
 		q := &ps[i]
 		//= MR-WIRE-095
@@ -63,18 +64,18 @@ func (p *Port) send(now mono.Time, ps []pkt.Packet) {
 			continue
 		}
 		if q.Dst.IsMulticast() {
-			t.macs[n] = multicastMAC(q.Dst)
+			t.macs[n] = ether.MulticastMAC(q.Dst)
 		} else {
-			if last == nil || last.addr != q.Dst {
-				last = p.near.lookup(now, q.Src, q.Dst)
+			if last == nil || last.Addr != q.Dst {
+				last = p.near.Lookup(now, q.Src, q.Dst)
 			}
-			if !last.known {
-				if !p.near.keep(now, last, q) {
+			if !last.Known {
+				if !p.near.Keep(now, last, q) {
 					p.drops[dropUnresolved]++
 				}
 				continue
 			}
-			t.macs[n] = last.mac
+			t.macs[n] = last.MAC
 		}
 		t.ps[n] = q
 		t.keys[n] = flowKey(q)
@@ -103,7 +104,7 @@ func (p *Port) check(q *pkt.Packet) drop {
 		return dropShort
 	case !q.Dst.IsValid() || q.Src.Is4() != q.Dst.Is4() || !q.Src.IsValid():
 		return dropFamily
-	case headerLen(q.Dst)-etherLen+len(q.Data) > p.mtu:
+	case ether.HeadersLen(q.Dst)-ether.HeadLen+len(q.Data) > p.mtu:
 		return dropTooLong
 	}
 	return drops
@@ -146,19 +147,19 @@ func (p *Port) sendRun(order []uint8) int {
 }
 
 // headers fills the first piece: virtio header, Ethernet, IP, UDP.
-func (p *Port) headers(q *pkt.Packet, dst mac, size, bytes int, super bool) {
+func (p *Port) headers(q *pkt.Packet, dst ether.MAC, size, bytes int, super bool) {
 	t := &p.tx
 	v := 0
 	if p.dev.vnet {
 		v = vnetHdrLen
 	}
-	h := t.head[:v+headerLen(q.Dst)]
-	putHeaders(h[v:], dst, p.near.mac, q, bytes, super)
+	h := t.head[:v+ether.HeadersLen(q.Dst)]
+	ether.PutHeaders(h[v:], dst, p.near.MAC, q, bytes, super)
 	if p.dev.vnet {
 		clear(h[:v])
 	}
 	if super {
-		udp := len(h) - v - udpLen
+		udp := len(h) - v - ether.UDPLen
 		h[0], h[1] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM, unix.VIRTIO_NET_HDR_GSO_UDP_L4
 		binary.NativeEndian.PutUint16(h[2:], uint16(len(h)-v))
 		binary.NativeEndian.PutUint16(h[4:], uint16(size))
@@ -171,10 +172,10 @@ func (p *Port) headers(q *pkt.Packet, dst mac, size, bytes int, super bool) {
 // sendFrame writes a frame of the host port.
 func (p *Port) sendFrame(f []byte) {
 	switch {
-	case len(f) < etherLen:
+	case len(f) < ether.HeadLen:
 		p.drops[dropShort]++
 		return
-	case len(f) > p.frameMax(f):
+	case len(f) > ether.FrameMax(f, p.mtu):
 		p.drops[dropTooLong]++
 		return
 	}
@@ -182,14 +183,6 @@ func (p *Port) sendFrame(f []byte) {
 		p.stats.TxPackets++
 		p.stats.TxBytes += uint64(len(f))
 	}
-}
-
-// frameMax is how long a frame may be: a VLAN tag comes on top of the MTU.
-func (p *Port) frameMax(f []byte) int {
-	if t := binary.BigEndian.Uint16(f[12:]); t == typeVLAN || t == typeQinQ {
-		return etherLen + vlanLen + p.mtu
-	}
-	return etherLen + p.mtu
 }
 
 // control writes a frame of our own (ARP, ND), which is in nobody's statistics.
@@ -215,25 +208,23 @@ func sendError(errno unix.Errno) drop {
 }
 
 // sendKept sends the packets that waited for an address.
-func (p *Port) sendKept(e *neigh) {
-	if e == nil || len(e.held) == 0 {
+func (p *Port) sendKept(e *ether.Neigh) {
+	if e == nil || len(e.Held) == 0 {
 		return
 	}
 	t := &p.tx
-	for i, q := range e.held {
-		t.ps[i], t.macs[i] = q, e.mac
+	for i, q := range e.Held {
+		t.ps[i], t.macs[i] = q, e.MAC
 		t.keys[i] = flowKey(q)
 	}
-	p.sendOrdered(len(e.held))
-	p.near.drop(e)
+	p.sendOrdered(len(e.Held))
+	p.near.Drop(e)
 }
-
-func isOurs(dst mac, ours mac) bool { return dst == ours || dst[0]&1 != 0 }
 
 // accepts says whether a packet to a is for the NIC: to one of its addresses, or to a group that it is in.
 func (p *Port) accepts(a netip.Addr) bool {
 	if !a.IsMulticast() {
-		return p.near.own(a)
+		return p.near.Own(a)
 	}
 	return p.groups.Has(a)
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/wire/groups"
+	"github.com/metaroce/metaroce/daemon/ether/groups"
 )
 
 func group(i int) netip.Addr {
