@@ -19,8 +19,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/nicemu/doctor"
-	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/lab"
 	"github.com/metaroce/metaroce/nicemu/labfile"
 	"github.com/metaroce/metaroce/nicemu/space"

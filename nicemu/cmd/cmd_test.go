@@ -14,8 +14,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/metaroce/metaroce/daemon/api"
+	"github.com/metaroce/metaroce/daemon/serve"
 	"github.com/metaroce/metaroce/nicemu/doctor"
-	"github.com/metaroce/metaroce/nicemu/serve"
 )
 
 func testEnv() (*env, *bytes.Buffer, *bytes.Buffer) {

@@ -5,8 +5,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/internal/completion"
-	"github.com/metaroce/metaroce/nicemu/fail"
 )
 
 func (e *env) completionCommand() *cli.Command {

@@ -5,9 +5,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/nicemu/lab"
-	"github.com/metaroce/metaroce/nicemu/serve"
+	"github.com/metaroce/metaroce/nicemu/ports"
 )
 
 func (e *env) daemonCommand() *cli.Command {
@@ -23,7 +23,7 @@ func (e *env) daemonCommand() *cli.Command {
 					return fail.Failf("who started this daemon is gone: %w", err)
 				}
 			}
-			return serve.Run(c.Context, c.Args().First())
+			return ports.Serve(c.Context, c.Args().First())
 		},
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/metaroce/metaroce/daemon/api"
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/serve"
 	"github.com/metaroce/metaroce/nicemu/lab"
 	"github.com/metaroce/metaroce/nicemu/labfile"
-	"github.com/metaroce/metaroce/nicemu/serve"
 )
 
 func (e *env) demoCommand() *cli.Command {

@@ -19,8 +19,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/metaroce/metaroce/daemon/rundir"
 	"github.com/metaroce/metaroce/nicemu/lab"
-	"github.com/metaroce/metaroce/nicemu/rundir"
 	"github.com/metaroce/metaroce/nicemu/space"
 )
 

@@ -11,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/metaroce/metaroce/daemon/api"
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/serve"
 	"github.com/metaroce/metaroce/nicemu/lab"
-	"github.com/metaroce/metaroce/nicemu/serve"
 )
 
 // TestWrongUsage: what is typed wrong ends with code 2 and says what is meant, whatever else stands in the line.

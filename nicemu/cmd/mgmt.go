@@ -11,10 +11,10 @@ import (
 
 	"github.com/metaroce/metaroce/daemon/api"
 	"github.com/metaroce/metaroce/daemon/client"
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/rundir"
 	"github.com/metaroce/metaroce/nicemu/lab"
 	"github.com/metaroce/metaroce/nicemu/labfile"
-	"github.com/metaroce/metaroce/nicemu/rundir"
 	"github.com/metaroce/metaroce/nicemu/view"
 )
 

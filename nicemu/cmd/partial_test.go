@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/metaroce/metaroce/daemon"
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/device/devicetest"
-	"github.com/metaroce/metaroce/nicemu/fail"
 )
 
 // TestPartial: what some NICs did and others refused is told, with exit code 4; what all refused is an error like others.

@@ -12,8 +12,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/metaroce/metaroce/daemon/api"
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/daemon/impair"
-	"github.com/metaroce/metaroce/nicemu/fail"
 )
 
 // The commands that change and probe paths: probe, deny, allow, profile, paths --entropies.

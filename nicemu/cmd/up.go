@@ -12,11 +12,12 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/serve"
 	"github.com/metaroce/metaroce/device"
-	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/lab"
 	"github.com/metaroce/metaroce/nicemu/labfile"
-	"github.com/metaroce/metaroce/nicemu/serve"
+	"github.com/metaroce/metaroce/nicemu/ports"
 	"github.com/metaroce/metaroce/nicemu/wire/udp"
 )
 
@@ -193,7 +194,7 @@ func upNIC(c *cli.Context) (serve.NIC, error) {
 	}
 	if dev := c.String("netdev"); dev != "" {
 		kind, _, _ := strings.Cut(wires[0], ":")
-		n.HostPort = &serve.Wire{URL: dev, MTU: serve.HostMTU(kind, c.Int("mtu"))}
+		n.HostPort = &serve.Wire{URL: dev, MTU: ports.HostMTU(kind, c.Int("mtu"))}
 	}
 	for _, p := range c.StringSlice("peer") {
 		if err := addPeer(&n, p); err != nil {

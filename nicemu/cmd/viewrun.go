@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/rundir"
 	"github.com/metaroce/metaroce/nicemu/lab"
-	"github.com/metaroce/metaroce/nicemu/rundir"
 	"github.com/metaroce/metaroce/nicemu/space"
 	"github.com/metaroce/metaroce/nicemu/view"
 )

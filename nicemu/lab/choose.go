@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/nicemu/doctor"
-	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/labfile"
 	"github.com/metaroce/metaroce/nicemu/space"
 )

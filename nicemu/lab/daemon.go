@@ -14,9 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
-	"github.com/metaroce/metaroce/nicemu/rundir"
-	"github.com/metaroce/metaroce/nicemu/serve"
+	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/rundir"
+	"github.com/metaroce/metaroce/daemon/serve"
 )
 
 // DaemonCommand is the hidden command that runs a daemon.

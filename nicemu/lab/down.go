@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/rundir"
+	"github.com/metaroce/metaroce/daemon/rundir"
 	"github.com/metaroce/metaroce/nicemu/space"
 )
 

@@ -17,9 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/rundir"
 	"github.com/metaroce/metaroce/nicemu/labfile"
-	"github.com/metaroce/metaroce/nicemu/rundir"
 	"github.com/metaroce/metaroce/nicemu/space"
 )
 

@@ -13,11 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/rundir"
+	"github.com/metaroce/metaroce/daemon/serve"
 	"github.com/metaroce/metaroce/device"
-	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/labfile"
-	"github.com/metaroce/metaroce/nicemu/rundir"
-	"github.com/metaroce/metaroce/nicemu/serve"
+	"github.com/metaroce/metaroce/nicemu/ports"
 	"github.com/metaroce/metaroce/nicemu/space"
 	"github.com/metaroce/metaroce/nicemu/view"
 )
@@ -219,7 +220,7 @@ func (s *State) makeSpace(o Options) (*space.Made, error) {
 	}
 	p := space.Plan{
 		MTU: s.Plane.LinkMTU(), HostMTU: s.hostMTU(), HostPort: s.OOB == "planes",
-		PlaneVnetHdr: serve.PlaneVnetHdr, HostVnetHdr: serve.HostVnetHdr, Rootless: s.Isolation == IsolateUser,
+		PlaneVnetHdr: ports.PlaneVnetHdr, HostVnetHdr: ports.HostVnetHdr, Rootless: s.Isolation == IsolateUser,
 	}
 	if s.Wire == "tap" {
 		p.Planes = s.Planes
@@ -262,7 +263,7 @@ func (s *State) makeSpace(o Options) (*space.Made, error) {
 // hostMTU is the MTU of the hosts' netdevs.
 func (s *State) hostMTU() int {
 	if s.OOB == "planes" {
-		return serve.HostMTU(s.Wire, s.Plane.LinkMTU())
+		return ports.HostMTU(s.Wire, s.Plane.LinkMTU())
 	}
 	return s.Plane.LinkMTU()
 }

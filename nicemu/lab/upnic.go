@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
-	"github.com/metaroce/metaroce/nicemu/rundir"
-	"github.com/metaroce/metaroce/nicemu/serve"
+	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/rundir"
+	"github.com/metaroce/metaroce/daemon/serve"
 )
 
 // NICOptions are those of UpNIC.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"github.com/metaroce/metaroce/daemon/impair"
 )
 
 // Lab is a checked lab.
@@ -47,15 +49,8 @@ type Plane struct {
 	Noise *time.Duration `json:",omitempty"`
 }
 
-// Impair is one thing that is wrong with some planes, from a time on and for a time.
-type Impair struct {
-	Planes []int    // empty: all
-	Hosts  []string // empty: all
-	At     time.Duration
-	For    time.Duration // 0: from then on
-	Words  []string      // as for `lab impair`: loss=1%, delay=20us, rx.loss=1% …
-	Line   int
-}
+// Impair is what a lab makes some of its planes suffer, perhaps for a time.
+type Impair = impair.Rule
 
 // Limits of a lab.
 const (

@@ -482,19 +482,3 @@ func (p *parser) check(n *yaml.Node, l *Lab) error {
 	}
 	return nil
 }
-
-// Timed reports whether the impairment begins later or ends by itself.
-func (im Impair) Timed() bool { return im.At > 0 || im.For > 0 }
-
-// String prints the impairment as `lab impair` takes it.
-func (im Impair) String() string {
-	var b strings.Builder
-	b.WriteString(strings.Join(im.Words, " "))
-	if im.At > 0 {
-		fmt.Fprintf(&b, " at %v", im.At)
-	}
-	if im.For > 0 {
-		fmt.Fprintf(&b, " for %v", im.For.Round(time.Millisecond))
-	}
-	return b.String()
-}

@@ -27,7 +27,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/metaroce/metaroce/nicemu/rundir"
+	"github.com/metaroce/metaroce/daemon/rundir"
 	"github.com/metaroce/metaroce/nicemu/view"
 )
 

@@ -17,7 +17,7 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/tools/sim/plan"
 	"github.com/metaroce/metaroce/tools/sim/plans"
 	"github.com/metaroce/metaroce/tools/sim/sweep"

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 )
 
 // FuzzParse: whatever a file holds, there is a plan that can be digested or an error with a line.

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/metaroce/metaroce/internal/mono"
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 )
 
 // base is a right plan; cases change lines of it.

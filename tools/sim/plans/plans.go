@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/nicemu/labfile"
 	"github.com/metaroce/metaroce/tools/sim/plan"
 )

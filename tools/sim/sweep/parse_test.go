@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 )
 
 func names(s *Sweep) (out []string) {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/nicemu/labfile"
 )
 

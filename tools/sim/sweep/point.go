@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/tools/sim/result"
 )
 

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 )
 
 // Options of Run.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 )
 
 // bench is a directory with a plan and a sweep of it.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 )
 
 // Slurm says how points go to Slurm. The directory of the sweep, the plan and this program must have the same paths on all nodes.

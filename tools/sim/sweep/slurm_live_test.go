@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 )
 
 // These tests want a Slurm: ci/slurm.sh -m 4 go test -tags slurm ./tools/sim/sweep -run Slurm

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 )
 
 // commandLimit bounds each command of Slurm: they retry for minutes where the controller does not answer.

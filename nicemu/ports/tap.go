@@ -1,15 +1,17 @@
-package serve
+package ports
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/serve"
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/internal/mono"
-	"github.com/metaroce/metaroce/nicemu/fail"
 	"github.com/metaroce/metaroce/nicemu/wire"
 	"github.com/metaroce/metaroce/nicemu/wire/hostport"
 	"github.com/metaroce/metaroce/nicemu/wire/mem"
@@ -31,9 +33,9 @@ func HostMTU(kind string, mtu int) int {
 	return mtu
 }
 
-func openWire(fabric *mem.Fabric, n *NIC, index int, w Wire) (device.Port, error) {
+func openWire(fabric *mem.Fabric, n *serve.NIC, index int, w serve.Wire) (device.Port, error) {
 	p, err := wire.Open(w.URL, wire.Options{
-		NIC: n.Name, Plane: index, Fabric: fabric, MTU: w.MTU, PacketMax: packetMax(w.MTU, n.Addrs), MAC: MAC(n.GUID), TAP: w.FD,
+		NIC: n.Name, Plane: index, Fabric: fabric, MTU: w.MTU, PacketMax: serve.PacketMax(w.MTU, n.Addrs), MAC: serve.MAC(n.GUID), TAP: w.FD,
 		Noise: (*mono.Duration)(w.Noise),
 	})
 	if err != nil {
@@ -54,8 +56,8 @@ func refusal(err error) error {
 }
 
 // openHostPort takes the TAP that a namespace holder made for us, or makes the one of that name.
-func openHostPort(n *NIC, w Wire) (device.Port, error) {
-	o := hostport.Options{MAC: MAC(n.GUID), MTU: w.MTU}
+func openHostPort(n *serve.NIC, w serve.Wire) (device.Port, error) {
+	o := hostport.Options{MAC: serve.MAC(n.GUID), MTU: w.MTU}
 	if w.FD != 0 {
 		return hostport.New(w.FD, o)
 	}
@@ -79,6 +81,27 @@ func address(name string, prefixes []netip.Prefix) error {
 		}
 		if err := netlink.AddrReplace(l, addr); err != nil {
 			return fail.Lackf("cannot give %s the address %v: %w", name, a, err)
+		}
+	}
+	return nil
+}
+
+// setPeers fills the wire's table: all addresses of one place together.
+func setPeers(p *udp.Port, n *serve.NIC, w serve.Wire) error {
+	at := map[netip.AddrPort][]netip.Addr{}
+	var order []netip.AddrPort
+	for _, peer := range w.Peers {
+		if peer.At == p.LocalAddr() {
+			continue // ourselves
+		}
+		if at[peer.At] == nil {
+			order = append(order, peer.At)
+		}
+		at[peer.At] = append(at[peer.At], peer.GID)
+	}
+	for _, where := range order {
+		if err := p.SetPeer(where, at[where]...); err != nil {
+			return fmt.Errorf("peer %v of %s: %w", where, n.Name, err)
 		}
 	}
 	return nil

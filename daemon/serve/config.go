@@ -1,4 +1,5 @@
-// Package serve is the daemon of nicemu: it builds wires, wrappers and NICs from a configuration and runs them.
+// Package serve is a daemon of ours from its configuration: it puts wrappers over wires, builds NICs of them and runs them.
+// Which wires there are is the business of who calls it (Host).
 package serve
 
 import (
@@ -8,25 +9,25 @@ import (
 	"os"
 	"time"
 
-	"github.com/metaroce/metaroce/nicemu/labfile"
+	"github.com/metaroce/metaroce/daemon/impair"
 )
 
 // Config is what a daemon is started with; `lab up` and `up` write it to a file.
 type Config struct {
-	Name      string           `json:"name"` // of the lab or NIC, for people
-	Socket    string           `json:"socket"`
-	Group     string           `json:"group,omitempty"` // group that may use the socket besides the user
-	Transport string           `json:"transport"`
-	DMA       string           `json:"dma,omitempty"` // assist: by copy threads in the programs; "" = the best way that works
-	Version   string           `json:"version"`
-	Seed      uint64           `json:"seed"`
-	Private   bool             `json:"private,omitempty"` // strangers may reach it: what nobody may guess comes from the system, not from the seed
-	Spool     string           `json:"spool"`             // directory for captures on their way to the user
-	NICs      []NIC            `json:"nics"`
-	Impair    []labfile.Impair `json:"impair,omitempty"`
+	Name      string        `json:"name"` // of the lab or NIC, for people
+	Socket    string        `json:"socket"`
+	Group     string        `json:"group,omitempty"` // group that may use the socket besides the user
+	Transport string        `json:"transport"`
+	DMA       string        `json:"dma,omitempty"` // assist: by copy threads in the programs; "" = the best way that works
+	Version   string        `json:"version"`
+	Seed      uint64        `json:"seed"`
+	Private   bool          `json:"private,omitempty"` // strangers may reach it: what nobody may guess comes from the system, not from the seed
+	Spool     string        `json:"spool"`             // directory for captures on their way to the user
+	NICs      []NIC         `json:"nics"`
+	Impair    []impair.Rule `json:"impair,omitempty"`
 }
 
-// NIC is one emulated NIC.
+// NIC is one NIC.
 type NIC struct {
 	Name  string       `json:"name"` // a/mr0
 	Dev   string       `json:"dev"`  // mr0

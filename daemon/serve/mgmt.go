@@ -14,7 +14,7 @@ import (
 	"github.com/metaroce/metaroce/daemon/client"
 )
 
-// commands are the management commands of nicemu beside those of every daemon. They run on the loop.
+// commands are the management commands beside those of package daemon. They run on the loop.
 func (s *server) commands() map[string]daemon.MgmtFunc {
 	return map[string]daemon.MgmtFunc{
 		"impair":        s.cmdImpair,

@@ -18,12 +18,10 @@ import (
 
 	"github.com/metaroce/metaroce/daemon"
 	"github.com/metaroce/metaroce/daemon/capture"
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/daemon/impair"
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/internal/mono"
-	"github.com/metaroce/metaroce/nicemu/fail"
-	"github.com/metaroce/metaroce/nicemu/wire/mem"
-	"github.com/metaroce/metaroce/nicemu/wire/udp"
 )
 
 // plane is one wire of one NIC with its wrappers: the NIC sees capture, then impairment, then the wire.
@@ -41,6 +39,7 @@ type plane struct {
 // server is what the management commands of this package work on.
 type server struct {
 	cfg      *Config
+	host     Host
 	log      *slog.Logger
 	planes   []*plane
 	captures map[string]*running // loop only
@@ -48,16 +47,24 @@ type server struct {
 	capturing atomic.Int32 // how many captures run
 }
 
-// Run is the daemon: it serves the configuration at path until it is told to end.
-func Run(ctx context.Context, path string) error {
+// Host is what a kind of daemon brings along: how its wires are opened, and what its loop needs.
+type Host struct {
+	// OpenWire opens plane index of a NIC.
+	OpenWire func(n *NIC, index int, w Wire) (device.Port, error)
+	// OpenHostPort opens a NIC's interface in the host. nil: there are none.
+	OpenHostPort func(n *NIC, w Wire) (device.Port, error)
+	// Beside runs beside the daemon until ctx ends. nil: nothing does.
+	Beside func(ctx context.Context, cfg *Config, log *slog.Logger)
+	// Tune changes how the daemon runs. nil: as usual.
+	Tune func(*daemon.Config)
+}
+
+// Run is the daemon: it serves a configuration until it is told to end.
+func Run(ctx context.Context, cfg *Config, host Host) error {
 	signal.Ignore(unix.SIGHUP)
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT)
 	defer stop()
-	cfg, err := Read(path)
-	if err != nil {
-		return fail.Failf("cannot read the daemon's configuration: %w", err)
-	}
-	s := &server{cfg: cfg, log: slog.New(slog.NewTextHandler(os.Stderr, nil)), captures: map[string]*running{}}
+	s := &server{cfg: cfg, host: host, log: slog.New(slog.NewTextHandler(os.Stderr, nil)), captures: map[string]*running{}}
 	nics, err := s.build()
 	if err != nil {
 		return err
@@ -65,12 +72,18 @@ func Run(ctx context.Context, path string) error {
 	autogroup()
 	go s.schedule(ctx)
 	go s.sweep(ctx)
-	go s.followHostPorts(ctx)
-	return daemon.Run(ctx, daemon.Config{
+	if host.Beside != nil {
+		go host.Beside(ctx, cfg, s.log)
+	}
+	dc := daemon.Config{
 		Socket: cfg.Socket, Group: cfg.Group, NICs: nics, Version: cfg.Version, Log: s.log, Mgmt: s.commands(),
 		CopyThreads: cfg.DMA == "assist",
 		MemoryLimit: 1<<30 + int64(len(s.planes))*bytesPerPlane,
-	})
+	}
+	if host.Tune != nil {
+		host.Tune(&dc)
+	}
+	return daemon.Run(ctx, dc)
 }
 
 // bytesPerPlane is what the buffers of a port may take: the ring of a mem wire, and two directions of impairment. They
@@ -83,7 +96,6 @@ func autogroup() { _ = os.WriteFile("/proc/self/autogroup", []byte("-10"), 0) }
 
 // build makes wires, wrappers and NIC configurations.
 func (s *server) build() ([]device.Config, error) {
-	fabric := mem.NewFabric()
 	var nics []device.Config
 	for i := range s.cfg.NICs {
 		n := &s.cfg.NICs[i]
@@ -99,7 +111,7 @@ func (s *server) build() ([]device.Config, error) {
 			return nil, fail.Failf("%s: %w", n.Name, err)
 		}
 		for index, w := range n.Planes {
-			port, err := openWire(fabric, n, index, w)
+			port, err := s.host.OpenWire(n, index, w)
 			if err != nil {
 				return nil, fmt.Errorf("%s, plane %d: %w", n.Name, index, err)
 			}
@@ -118,7 +130,10 @@ func (s *server) build() ([]device.Config, error) {
 			}
 		}
 		if n.HostPort != nil {
-			hp, err := openHostPort(n, *n.HostPort)
+			if s.host.OpenHostPort == nil {
+				return nil, fail.Failf("%s: this daemon has no interfaces in the host", n.Name)
+			}
+			hp, err := s.host.OpenHostPort(n, *n.HostPort)
 			if err != nil {
 				return nil, fmt.Errorf("%s, %w", n.Name, err)
 			}
@@ -138,8 +153,8 @@ func seedOf(name string) uint64 {
 	return h
 }
 
-// packetMax is the largest BTH … ICRC in an Ethernet link of an MTU; IPv6 takes 20 bytes more.
-func packetMax(mtu int, addrs []netip.Addr) int {
+// PacketMax is the largest BTH … ICRC in an Ethernet link of an MTU; IPv6 takes 20 bytes more.
+func PacketMax(mtu int, addrs []netip.Addr) int {
 	if mtu == 0 {
 		return 0
 	}
@@ -154,27 +169,6 @@ func packetMax(mtu int, addrs []netip.Addr) int {
 // MAC is a NIC's Ethernet address, on every plane and at its host port: a machine has one behind an IP address.
 func MAC(guid uint64) [6]byte {
 	return [6]byte{2, byte(guid >> 32), byte(guid >> 24), byte(guid >> 16), byte(guid >> 8), byte(guid)}
-}
-
-// setPeers fills the wire's table: all addresses of one place together.
-func setPeers(p *udp.Port, n *NIC, w Wire) error {
-	at := map[netip.AddrPort][]netip.Addr{}
-	var order []netip.AddrPort
-	for _, peer := range w.Peers {
-		if peer.At == p.LocalAddr() {
-			continue // ourselves
-		}
-		if at[peer.At] == nil {
-			order = append(order, peer.At)
-		}
-		at[peer.At] = append(at[peer.At], peer.GID)
-	}
-	for _, where := range order {
-		if err := p.SetPeer(where, at[where]...); err != nil {
-			return fmt.Errorf("peer %v of %s: %w", where, n.Name, err)
-		}
-	}
-	return nil
 }
 
 // now is the loop's clock: CLOCK_MONOTONIC in nanoseconds.
