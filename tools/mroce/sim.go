@@ -9,7 +9,7 @@ import (
 func (e *env) simCommand() *cli.Command {
 	cmd := &cli.Command{
 		Name: "sim", Usage: "the simulator: networks of up to a million endpoints in virtual time", Subcommands: []*cli.Command{
-			e.simRunCommand(), e.simPlansCommand(), e.simShowCommand(), e.simReportCommand(),
+			e.simRunCommand(), e.simPlansCommand(), e.simShowCommand(), e.simReportCommand(), e.simCompareCommand(),
 			e.simScaleCommand(), e.simCheckCommand(), e.simSweepCommand(), e.simTaskCommand(),
 		},
 		Action: func(c *cli.Context) error {

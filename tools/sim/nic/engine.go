@@ -76,9 +76,18 @@ func (t *transmitter) engine(h int32, host transport.Host) engine {
 		}
 		return e
 	}
-	c := rocev2.Config{Seed: seed, Addrs: addrs, NoICRC: true, FixedRTO: true}
-	if !p.Transport.DCQCN {
+	return t.rocev2(rocev2.Config{Seed: seed, Addrs: addrs, NoICRC: true, FixedRTO: true}, rate, host)
+}
+
+func (t *transmitter) rocev2(c rocev2.Config, rate uint64, host transport.Host) engine {
+	p := t.p
+	c.NAKOnce = p.Transport.NAKOnce
+	c.Window = int(p.Transport.WindowBDP * float64(p.Topology.BDP()))
+	switch {
+	case !p.Transport.DCQCN:
 		c.CC = rocev2.CCNone
+	case p.Transport.Constants == plan.DCQCNHPCC && rate > 0:
+		c.DCQCN, c.CNPSpacing = hpccDCQCN(float64(rate)), hpccSpacing
 	}
 	for range p.Topology.Planes {
 		c.Planes = append(c.Planes, rocev2.PlaneConfig{PacketMax: packetMax, RateBps: rate})
@@ -90,6 +99,15 @@ func (t *transmitter) engine(h int32, host transport.Host) engine {
 		}
 	}
 	return e
+}
+
+// hpccSpacing: there each acknowledgement of a marked packet tells, and the sender looks at them at this pace.
+const hpccSpacing = 4 * mono.Microsecond
+
+// hpccDCQCN are the constants of HPCC's ns-3 model in the mode that it names after a vendor's NICs. Bytes raise no rate there.
+func hpccDCQCN(line float64) *cc.DCQCNConfig {
+	return &cc.DCQCNConfig{Line: line, Min: 100e6, AI: line / 25e9 * 5e6, HAI: line / 25e9 * 50e6, G: 1.0 / 256, AlphaTimer: mono.Microsecond,
+		RateTimer: 300 * mono.Microsecond, ByteCounter: 1 << 62, Stages: 1, CutSpacing: hpccSpacing}
 }
 
 // records is how many packets a NIC may have under way: several times what its wires and a queue hold.

@@ -167,6 +167,8 @@ func (p *parser) transport(n *yaml.Node, pl *Plan) {
 		"twin":       p.share("twin", &t.Twin),
 		"qps":        p.integer("qps", 1, 256, &t.QPs),
 		"dcqcn":      p.boolean("dcqcn", &t.DCQCN),
+		"constants":  oneOf(p, "constants", &t.Constants, DCQCNPaper, DCQCNHPCC),
+		"nak_once":   p.boolean("nak_once", &t.NAKOnce),
 		"rto":        p.time("rto", &t.RTO),
 		"rc_plane":   p.integer("rc_plane", 0, pl.Topology.Planes-1, &t.RCPlane),
 		"adaptive":   p.boolean("adaptive", &t.Adaptive),
@@ -175,7 +177,7 @@ func (p *parser) transport(n *yaml.Node, pl *Plan) {
 	for _, o := range []struct {
 		keys []string
 		kind TransportKind
-	}{{[]string{"paths", "profile", "twin"}, MetaRoCE}, {[]string{"qps", "dcqcn", "rto", "rc_plane", "adaptive"}, RoCEv2}} {
+	}{{[]string{"paths", "profile", "twin"}, MetaRoCE}, {[]string{"qps", "dcqcn", "constants", "nak_once", "rto", "rc_plane", "adaptive"}, RoCEv2}} {
 		for _, k := range o.keys {
 			if at[k] != nil && t.Kind != o.kind {
 				p.errf(at[k], "%s: is for %s, but the transport is %s", k, o.kind, t.Kind)
@@ -187,6 +189,12 @@ func (p *parser) transport(n *yaml.Node, pl *Plan) {
 	}
 	if t.Kind == RoCEv2 && at["dcqcn"] == nil {
 		t.DCQCN = true
+	}
+	switch {
+	case t.Kind == RoCEv2 && t.DCQCN && t.Constants == "":
+		t.Constants = DCQCNPaper
+	case t.Constants != "" && !t.DCQCN:
+		p.errf(at["constants"], "constants: are DCQCN's, and dcqcn is false")
 	}
 	if t.Kind == RoCEv2 {
 		pl.Topology.Header = RoCEv2Header
@@ -269,11 +277,14 @@ func (p *parser) pfc(n *yaml.Node, pl *Plan) {
 	}
 }
 
-// headroom is what still comes after a pause has been decided: what is on the cable both ways, and a packet at each end
-// that cannot be stopped.
+// pauseBytes is a pause frame on the wire.
+const pauseBytes = 84
+
+// headroom is what may still come above XOFF: the packet that crossed it, what is on the cable both ways while the pause frame
+// is sent and travels, and a packet that its receiver has begun with.
 func (t *Topology) headroom() int {
 	rate, delay := max(t.RateBps, t.UpBps), max(t.Delay, t.UpDelay)
-	return int(rate/8*uint64(2*delay)/1e9) + 2*t.WireBytes()
+	return int((rate*uint64(2*delay)+8e9-1)/8e9) + pauseBytes + 2*t.WireBytes()
 }
 
 // String describes the topology in a line.

@@ -117,6 +117,15 @@ const (
 	NICEngine NICKind = "engine" // the engine alone, for thousands of hosts
 )
 
+// DCQCNKind says whose constants DCQCN has.
+type DCQCNKind string
+
+// Constants of DCQCN.
+const (
+	DCQCNPaper DCQCNKind = "paper" // Zhu et al., SIGCOMM 2015; the increases go with the line rate
+	DCQCNHPCC  DCQCNKind = "hpcc"  // of HPCC's ns-3 model in the mode that it names after a vendor's NICs
+)
+
 // Transport of all hosts.
 type Transport struct {
 	Kind TransportKind
@@ -128,6 +137,8 @@ type Transport struct {
 	// RoCEv2
 	QPs       int           // connections that each pair's messages are striped over; default 1
 	DCQCN     bool          // default true
+	Constants DCQCNKind     // of DCQCN; default paper
+	NAKOnce   bool          // one NAK a gap, as IBTA has it: what is lost again waits for the timer
 	RTO       mono.Duration // retransmission timer; default 67 ms (perftest's timeout 14)
 	RCPlane   int           // plane used; -1 = each connection on the plane of its hash
 	Adaptive  bool          // switches choose the least loaded uplink for each packet instead of hashing flows
