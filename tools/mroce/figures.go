@@ -12,8 +12,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/tools/figures"
 )
 

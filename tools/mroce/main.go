@@ -14,8 +14,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/metaroce/metaroce/internal/completion"
 	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/internal/completion"
 )
 
 // version is set by the linker.

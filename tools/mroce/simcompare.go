@@ -12,7 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/tools/sim/result"
 )
 

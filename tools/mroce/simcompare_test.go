@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metaroce/metaroce/nicemu/fail"
+	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/tools/sim/result"
 )
 

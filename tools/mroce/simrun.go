@@ -13,8 +13,8 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/nicemu/labfile"
 	"github.com/metaroce/metaroce/tools/sim"
 	"github.com/metaroce/metaroce/tools/sim/plan"

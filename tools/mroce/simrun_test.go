@@ -13,8 +13,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/tools/sim"
 	"github.com/metaroce/metaroce/tools/sim/plan"
 	"github.com/metaroce/metaroce/tools/sim/result"

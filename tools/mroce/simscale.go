@@ -14,8 +14,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/metaroce/metaroce/daemon/impair"
 	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/impair"
 	"github.com/metaroce/metaroce/nicemu/labfile"
 	"github.com/metaroce/metaroce/tools/sim/plan"
 	"github.com/metaroce/metaroce/tools/sim/scale"

@@ -15,8 +15,8 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/sys/unix"
 
-	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/internal/planted"
 	"github.com/metaroce/metaroce/tools/vopr"
 )
 

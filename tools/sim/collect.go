@@ -26,27 +26,27 @@ func (r *run) since(t mono.Time) float64 {
 
 func (r *run) result() (*result.Result, error) {
 	p := r.p
-	c := r.net.Counters()
+	c := r.m.Counters()
 	out := &result.Result{Plan: p.Name, Title: p.Title, Seed: r.seed, Commit: r.o.Commit, Setup: Setup(r.p)}
 	switch {
 	case r.ctx.Err() != nil:
 		out.Partial, out.Why = true, "interrupted"
-	case !p.Run.Steady && r.world.Ended() < len(r.graph.Messages):
+	case !p.Run.Steady && r.m.Ended() < len(r.graph.Messages):
 		out.Partial = true
-		out.Why = fmt.Sprintf("%d of %d messages had ended at %v", r.world.Ended(), len(r.graph.Messages), p.Run.Until)
+		out.Why = fmt.Sprintf("%d of %d messages had ended at %v", r.m.Ended(), len(r.graph.Messages), p.Run.Until)
 	}
 	out.Line = r.line.finish()
 	s := &out.Summary
-	s.Seconds = r.net.Now.Sub(r.t0).Seconds()
+	s.Seconds = r.m.Now().Sub(r.t0).Seconds()
 	s.Hops, s.Events, s.Trimmed, s.PauseFrames = c.Hops, c.Events, c.Trimmed, c.Pauses
-	s.Retransmits, s.DataPackets = r.world.Retransmits(), r.net.DataSent()
+	s.Retransmits, s.DataPackets = r.m.Retransmits(), r.m.DataSent()
 	r.flows(out)
 	r.links(out)
 	if p.Run.Steady {
 		r.steady(out)
 	}
 	wall := r.wall()
-	out.Cost = result.Cost{WallSeconds: wall, HopsPerSec: float64(c.Hops) / max(wall-r.began, 1e-9), RSSBytes: rss(), Threads: r.net.Threads()}
+	out.Cost = result.Cost{WallSeconds: wall, HopsPerSec: float64(c.Hops) / max(wall-r.began, 1e-9), RSSBytes: rss(), Threads: r.m.Threads()}
 	return out, out.Seal()
 }
 
@@ -57,9 +57,13 @@ func Setup(p *plan.Plan) result.Setup {
 	for i := range p.Events {
 		changes = append(changes, p.Events[i].String())
 	}
+	nic := string(p.Transport.NIC)
+	if p.Transport.Kind == plan.Ideal {
+		nic = ""
+	}
 	return result.Setup{Workload: p.Describe(), Changes: changes,
 		Topology: t.String(), Hosts: t.Hosts, Planes: t.Planes, RateBps: t.RateBps, MTU: t.MTU, WireBytes: t.WireBytes(), RTT: t.RTT().Seconds(),
-		QueueBytes: sw.Queue, ECNMin: sw.ECNMin, ECNMax: sw.ECNMax, Trim: sw.Trim, PFC: sw.PFC.XOFF > 0, Transport: string(p.Transport.Kind), NIC: string(p.Transport.NIC)}
+		QueueBytes: sw.Queue, ECNMin: sw.ECNMin, ECNMax: sw.ECNMax, Trim: sw.Trim, PFC: sw.PFC.XOFF > 0, Transport: string(p.Transport.Kind), NIC: nic}
 }
 
 // flows lists what became of the messages, and sums it up by group.
@@ -77,7 +81,7 @@ func (r *run) flows(out *result.Result) {
 	var bytes, end float64
 	for i := range g.Messages {
 		m := &g.Messages[i]
-		d := r.world.Message(i)
+		d := r.m.Message(i)
 		x := &groups[m.Group]
 		if d.Posted != mono.Never {
 			x.Start = min(x.Start, r.since(d.Posted))
@@ -154,7 +158,7 @@ func (r *run) steady(out *result.Result) {
 	for i := range r.graph.Messages {
 		receivers[r.graph.Messages[i].To] = true
 	}
-	d := r.net.Now.Sub(r.t0.Add(r.p.Run.Warm)).Seconds()
+	d := r.m.Now().Sub(r.t0.Add(r.p.Run.Warm)).Seconds()
 	if len(r.warmed) == 0 || d <= 0 {
 		out.Partial, out.Why = true, "ended before the measurement began"
 		return
@@ -163,7 +167,7 @@ func (r *run) steady(out *result.Result) {
 	var rates []float64
 	for h, is := range receivers {
 		if is {
-			v := float64(r.world.PlacedAt(h)-r.warmed[h]) * 8 / d
+			v := float64(r.m.PlacedAt(h)-r.warmed[h]) * 8 / d
 			sum += v
 			rates = append(rates, v)
 		}
@@ -172,7 +176,7 @@ func (r *run) steady(out *result.Result) {
 	s.Jain, s.MinMax = fairness(rates)
 	out.Groups, out.Flows = nil, nil
 	var took []float64
-	for _, d := range r.world.Took() {
+	for _, d := range r.m.Took() {
 		took = append(took, d.Seconds())
 	}
 	times(s, took)
@@ -197,8 +201,8 @@ func fairness(rates []float64) (jain, minMax float64) {
 
 func (r *run) links(out *result.Result) {
 	s := &out.Summary
-	for i := range r.net.Links() {
-		l := r.net.Link(i)
+	for i := range r.m.Links() {
+		l := r.m.Link(i)
 		s.Dropped += l.Dropped
 		s.Lost += l.Lost + l.Down
 		s.Marked += l.Marked

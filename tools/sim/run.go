@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 
 	"github.com/metaroce/metaroce/internal/mono"
-	"github.com/metaroce/metaroce/tools/sim/fabric"
-	"github.com/metaroce/metaroce/tools/sim/nic"
+	"github.com/metaroce/metaroce/tools/sim/ideal"
 	"github.com/metaroce/metaroce/tools/sim/plan"
 	"github.com/metaroce/metaroce/tools/sim/result"
 	"github.com/metaroce/metaroce/tools/sim/work"
@@ -35,17 +33,13 @@ type Progress struct {
 // ErrNotBuilt says that a plan wants what the simulator does not do yet.
 var ErrNotBuilt = errors.New("the simulator does not do that yet")
 
-// warmLimit is the virtual time that connecting may take.
-const warmLimit = 10 * mono.Second
-
 // run is a simulation in work.
 type run struct {
 	ctx   context.Context
 	p     *plan.Plan
 	o     Options
 	seed  uint64
-	net   *fabric.Net
-	world *nic.World
+	m     model
 	graph *work.Graph
 	t0    mono.Time
 	line  *timeline
@@ -63,9 +57,6 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*result.Result, error) {
 	if o.Seed != 0 {
 		r.seed = o.Seed
 	}
-	if p.Transport.Kind == plan.Ideal {
-		return nil, fmt.Errorf("transport ideal: %w", ErrNotBuilt)
-	}
 	if p.Transport.NIC == plan.NICDevice {
 		return nil, fmt.Errorf("nic device: %w", ErrNotBuilt)
 	}
@@ -74,14 +65,16 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*result.Result, error) {
 		return nil, err
 	}
 	r.graph = g
-	threads := max(1, min(o.Threads, runtime.GOMAXPROCS(0)))
-	r.net = fabric.New(fabric.Config{Topology: &p.Topology, Switch: &p.Switch, Seed: r.seed, Threads: threads, Adaptive: p.Transport.Adaptive,
-		Start: mono.Time(mono.Millisecond)})
-	defer r.net.Close()
-	r.world = nic.New(p, r.net, g, r.seed)
-	if err := r.world.Warm(warmLimit, func() bool { return ctx.Err() == nil }); err != nil {
-		return nil, err
+	if p.Transport.Kind == plan.Ideal {
+		r.m = ideal.New(p, g)
+	} else {
+		m, err := newPackets(ctx, p, g, r.seed, o.Threads)
+		if err != nil {
+			return nil, err
+		}
+		r.m = m
 	}
+	defer r.m.Close()
 	if err := r.simulate(); err != nil {
 		return nil, err
 	}
@@ -90,30 +83,30 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*result.Result, error) {
 
 // simulate runs the plan's own time.
 func (r *run) simulate() error {
-	r.t0 = r.net.Now + 1
-	r.net.ResetCounters()
+	r.t0 = r.m.Zero()
+	r.m.ResetCounters()
 	r.began = r.wall()
-	if err := r.net.Schedule(r.t0, r.p.Events); err != nil {
+	if err := r.m.Schedule(r.t0, r.p.Events); err != nil {
 		return err
 	}
 	r.line = newTimeline(r)
 	if r.p.Run.Steady {
-		r.net.At(r.t0.Add(r.p.Run.Warm), func(mono.Time) {
+		r.m.At(r.t0.Add(r.p.Run.Warm), func(mono.Time) {
 			for h := range r.p.Topology.Hosts {
-				r.warmed = append(r.warmed, r.world.PlacedAt(h))
+				r.warmed = append(r.warmed, r.m.PlacedAt(h))
 			}
 		})
 	}
-	r.world.Start()
-	return r.net.Run(r.t0.Add(r.p.Run.Until), r.more)
+	r.m.Start()
+	return r.m.Run(r.t0.Add(r.p.Run.Until), r.more)
 }
 
 // progressEvery is how often Progress is called, in seconds.
 const progressEvery = 0.1
 
 func (r *run) progress() Progress {
-	p := Progress{Now: mono.Time(r.net.Now.Sub(r.t0)), Until: mono.Time(r.p.Run.Until), Done: r.world.Ended(), Messages: len(r.graph.Messages),
-		Placed: r.world.Placed(), Hops: r.net.Counters().Hops}
+	p := Progress{Now: mono.Time(r.m.Now().Sub(r.t0)), Until: mono.Time(r.p.Run.Until), Done: r.m.Ended(), Messages: len(r.graph.Messages),
+		Placed: r.m.Placed(), Hops: r.m.Counters().Hops}
 	if !r.p.Run.Steady {
 		for i := range r.graph.Messages {
 			if m := &r.graph.Messages[i]; m.From != m.To {
@@ -137,5 +130,5 @@ func (r *run) more() bool {
 			}
 		}
 	}
-	return r.p.Run.Steady || r.world.Ended() < len(r.graph.Messages)
+	return r.p.Run.Steady || r.m.Ended() < len(r.graph.Messages)
 }

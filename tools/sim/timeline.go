@@ -31,8 +31,8 @@ func newTimeline(r *run) *timeline {
 	if !l.fixed {
 		l.bin = r.p.Topology.RTT()
 	}
-	r.net.Sample(l.was)
-	r.net.At(r.t0.Add(l.bin), l.sample)
+	r.m.Sample(l.was)
+	r.m.At(r.t0.Add(l.bin), l.sample)
 	return l
 }
 
@@ -45,11 +45,11 @@ func (l *timeline) sample(now mono.Time) {
 			l.halve()
 		}
 	}
-	l.r.net.At(now.Add(l.bin), l.sample)
+	l.r.m.At(now.Add(l.bin), l.sample)
 }
 
 func (l *timeline) take(mono.Time) {
-	q, p := l.r.net.Sample(l.planes)
+	q, p := l.r.m.Sample(l.planes)
 	l.queue, l.paused = max(l.queue, q), max(l.paused, p)
 }
 
@@ -60,7 +60,7 @@ func (l *timeline) end(now mono.Time) {
 		return
 	}
 	b := result.Bin{At: l.at.Sub(l.r.t0).Seconds(), QueueMax: l.queue, Paused: l.paused}
-	placed, dropped := l.r.world.Placed(), l.r.net.Dropped()
+	placed, dropped := l.r.m.Placed(), l.r.m.Dropped()
 	b.Goodput = float64(placed-l.placed) * 8 / s
 	b.Dropped = dropped - l.dropped
 	for i := range l.planes {
@@ -88,7 +88,7 @@ func (l *timeline) halve() {
 
 // finish closes the last stretch.
 func (l *timeline) finish() []result.Bin {
-	l.take(l.r.net.Now)
-	l.end(l.r.net.Now)
+	l.take(l.r.m.Now())
+	l.end(l.r.m.Now())
 	return l.bins
 }

@@ -65,22 +65,7 @@ func New(p *plan.Plan, n *fabric.Net, g *work.Graph, seed uint64) *World {
 // link turns what messages wait for round: who waits for a message.
 func (w *World) link() {
 	g := w.graph
-	w.nextAt = make([]int32, len(g.Messages)+1)
-	for _, e := range g.Edges {
-		w.nextAt[e.Msg+1]++
-	}
-	for i := range g.Messages {
-		w.nextAt[i+1] += w.nextAt[i]
-	}
-	w.next = make([]work.Edge, len(g.Edges))
-	at := append([]int32(nil), w.nextAt[:len(g.Messages)]...)
-	for i := range g.Messages {
-		m := &g.Messages[i]
-		for _, e := range g.Edges[m.FirstEdge : m.FirstEdge+m.Edges] {
-			w.next[at[e.Msg]] = work.Edge{Msg: int32(i), Acked: e.Acked}
-			at[e.Msg]++
-		}
-	}
+	w.next, w.nextAt = g.Followers()
 	for i := range w.msgs {
 		m, s := &g.Messages[i], &w.msgs[i]
 		s.posted, s.acked, s.received = mono.Never, mono.Never, mono.Never
@@ -237,16 +222,10 @@ func (w *World) Took() []mono.Duration {
 	return all
 }
 
-// Message is what became of one: times, or Never; why it failed, or "".
-type Message struct {
-	Posted, Received, Acked mono.Time
-	Error                   string
-}
-
 // Message returns what became of message i.
-func (w *World) Message(i int) Message {
+func (w *World) Message(i int) work.Outcome {
 	s := &w.msgs[i]
-	m := Message{Posted: s.posted, Received: s.received, Acked: s.acked}
+	m := work.Outcome{Posted: s.posted, Received: s.received, Acked: s.acked}
 	if s.failed {
 		m.Error = "failed"
 		g := &w.graph.Messages[i]

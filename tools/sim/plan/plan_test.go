@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/internal/mono"
 )
 
 // base is a right plan; cases change lines of it.

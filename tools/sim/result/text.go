@@ -62,11 +62,15 @@ func (s *Setup) Lines() []Pair {
 	if s.Planes != 1 {
 		planes = fmt.Sprintf("%d planes", s.Planes)
 	}
+	transport := s.Transport
+	if s.NIC != "" {
+		transport += ", NIC " + s.NIC
+	}
 	list := []Pair{
 		{"network", fmt.Sprintf("%s; %s, %s Gbit/s to each host", s.Topology, planes, gbit(float64(s.RateBps)))},
 		{"packets", fmt.Sprintf("MTU %d B, %d B on the wire, RTT %s us", s.MTU, s.WireBytes, micros(s.RTT))},
 		{"switches", s.switches()},
-		{"transport", fmt.Sprintf("%s, NIC %s", s.Transport, s.NIC)},
+		{"transport", transport},
 	}
 	if s.Workload != "" {
 		list = append(list, Pair{"workload", s.Workload})

@@ -35,7 +35,7 @@ func (d *linkIDs) id(rate uint64, key [5]int) int32 {
 func (d *linkIDs) path(x *flow, from, to, plane, up, core int, weight float64) {
 	f := d.f
 	add := func(rate uint64, kind, a, b, c int) {
-		x.uses = append(x.uses, use{d.id(rate, [5]int{kind, plane, a, b, c}), weight})
+		x.uses = append(x.uses, use{Link: d.id(rate, [5]int{kind, plane, a, b, c}), Weight: weight})
 	}
 	add(f.T.RateBps, hostUp, from, 0, 0)
 	add(f.T.RateBps, hostDown, to, 0, 0)
@@ -71,14 +71,14 @@ func (d *linkIDs) spray(x *flow, from, to int, weight float64) {
 		}
 	}
 	for _, u := range y.uses {
-		if sum[u.link] == 0 {
-			x.uses = append(x.uses, use{u.link, 0})
+		if sum[u.Link] == 0 {
+			x.uses = append(x.uses, use{Link: u.Link, Weight: 0})
 		}
-		sum[u.link] += u.weight
+		sum[u.Link] += u.Weight
 	}
 	for i := range x.uses {
-		if s := sum[x.uses[i].link]; s > 0 && x.uses[i].weight == 0 {
-			x.uses[i].weight = s
+		if s := sum[x.uses[i].Link]; s > 0 && x.uses[i].Weight == 0 {
+			x.uses[i].Weight = s
 		}
 	}
 }

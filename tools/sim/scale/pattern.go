@@ -140,12 +140,12 @@ func (f *Fabric) sprayed(p pattern, period int, bytes, ack float64) network {
 			if w == 0 {
 				return
 			}
-			x.uses = append(x.uses, use{int32(from % period), w}, use{int32(period + to%period), w})
+			x.uses = append(x.uses, use{Link: int32(from % period), Weight: w}, use{Link: int32(period + to%period), Weight: w})
 			if x.level > 0 {
-				x.uses = append(x.uses, use{int32(2*period + leaf(from)), w}, use{int32(2*period + leaves + leaf(to)), w})
+				x.uses = append(x.uses, use{Link: int32(2*period + leaf(from)), Weight: w}, use{Link: int32(2*period + leaves + leaf(to)), Weight: w})
 			}
 			if x.level > 1 {
-				x.uses = append(x.uses, use{int32(2*period + 2*leaves + pod(from)), w}, use{int32(2*period + 2*leaves + pods + pod(to)), w})
+				x.uses = append(x.uses, use{Link: int32(2*period + 2*leaves + pod(from)), Weight: w}, use{Link: int32(2*period + 2*leaves + pods + pod(to)), Weight: w})
 			}
 		}
 		way(a, b, 1)
@@ -172,7 +172,7 @@ func (f *Fabric) uniform(p pattern, bytes, ack float64) network {
 		}
 		x := flow{count: count * hosts, bytes: bytes, level: level}
 		for l := range level + 1 {
-			x.uses = append(x.uses, use{int32(l), 1 + ack})
+			x.uses = append(x.uses, use{Link: int32(l), Weight: 1 + ack})
 		}
 		n.flows = append(n.flows, x)
 	}

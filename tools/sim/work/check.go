@@ -61,39 +61,20 @@ func (g *Graph) Check() error {
 
 // stuck returns a message that can never start, or -1: messages are taken away when all that they wait for are (Kahn 1962).
 func (g *Graph) stuck() int32 {
-	n := len(g.Messages)
-	wait := make([]int32, n)
-	first := make([]int32, n+1) // followers of i are after[first[i]:first[i+1]]
-	edges := 0
-	for i := range g.Messages {
-		m := &g.Messages[i]
-		wait[i] = m.Edges
-		edges += int(m.Edges)
-		for _, e := range g.Edges[m.FirstEdge : m.FirstEdge+m.Edges] {
-			first[e.Msg+1]++
-		}
-	}
-	for i := range n {
-		first[i+1] += first[i]
-	}
-	after, fill := make([]int32, edges), make([]int32, n)
+	wait := make([]int32, len(g.Messages))
+	after, first := g.Followers()
 	var ready []int32
 	for i := range g.Messages {
-		m := &g.Messages[i]
-		if m.Edges == 0 {
+		if wait[i] = g.Messages[i].Edges; wait[i] == 0 {
 			ready = append(ready, int32(i))
-		}
-		for _, e := range g.Edges[m.FirstEdge : m.FirstEdge+m.Edges] {
-			after[first[e.Msg]+fill[e.Msg]] = int32(i)
-			fill[e.Msg]++
 		}
 	}
 	for len(ready) > 0 {
 		i := ready[len(ready)-1]
 		ready = ready[:len(ready)-1]
 		for _, f := range after[first[i]:first[i+1]] {
-			if wait[f]--; wait[f] == 0 {
-				ready = append(ready, f)
+			if wait[f.Msg]--; wait[f.Msg] == 0 {
+				ready = append(ready, f.Msg)
 			}
 		}
 	}

@@ -53,6 +53,39 @@ type Graph struct {
 	lines []int32  // of messages: in the imported file; short or 0 where there is none
 }
 
+// Outcome is what became of a message: times, or Never; why it failed, or "".
+type Outcome struct {
+	Posted, Received, Acked mono.Time
+	Error                   string
+}
+
+// Followers turns what messages wait for round: next[at[m]:at[m+1]] are those that wait for m, each with whether for its
+// acknowledgement. The graph has been checked.
+func (g *Graph) Followers() (next []Edge, at []int32) {
+	at = make([]int32, len(g.Messages)+1)
+	edges := 0
+	for i := range g.Messages {
+		m := &g.Messages[i]
+		edges += int(m.Edges)
+		for _, e := range g.Edges[m.FirstEdge : m.FirstEdge+m.Edges] {
+			at[e.Msg+1]++
+		}
+	}
+	for i := range g.Messages {
+		at[i+1] += at[i]
+	}
+	next = make([]Edge, edges)
+	fill := append([]int32(nil), at[:len(g.Messages)]...)
+	for i := range g.Messages {
+		m := &g.Messages[i]
+		for _, e := range g.Edges[m.FirstEdge : m.FirstEdge+m.Edges] {
+			next[fill[e.Msg]] = Edge{Msg: int32(i), Acked: e.Acked}
+			fill[e.Msg]++
+		}
+	}
+	return next, at
+}
+
 // MaxMessages bounds a graph: beyond it a packet simulation would not end, and 32-bit numbers do not count further.
 const MaxMessages = 1 << 26
 
