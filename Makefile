@@ -11,8 +11,9 @@ B       := build
 
 .PHONY: build vopr demo test test-all test-interop test-clients test-sim bench bench-mpi lint install uninstall clean help need-go fmt generate
 
-build: need-go $(B)/bin/nicemu $(B)/bin/mroce ## build everything into build/: bin/nicemu, bin/mroce, lib/libibverbs.so.1, lib/librdmacm.so.1, tests/*
+build: need-go $(B)/bin/nicemu $(B)/bin/mroce ## build everything into build/: bin/nicemu, bin/mroce, lib/libibverbs.so.1, lib/librdmacm.so.1, lib/librccl-net.so, tests/*
 	@$(MAKE) --no-print-directory -C verbs
+	@$(MAKE) --no-print-directory -C rccl-shim
 
 # Go's own cache decides what is stale.
 .PHONY: $(B)/bin/nicemu $(B)/bin/mroce
@@ -72,7 +73,7 @@ lint: need-go ## static checks only: golangci-lint, go vet, formats
 
 fmt: need-go ## format Go and C in place
 	@$(dir $(GO))gofmt -w $$(git ls-files '*.go')
-	@clang-format -i --style=file:verbs/.clang-format $$(git ls-files 'verbs/*.c' 'verbs/*.h' 'tests/*.c' ':!verbs/include/mr_abi.h')
+	@clang-format -i --style=file:verbs/.clang-format $$(git ls-files 'verbs/*.c' 'verbs/*.h' 'rccl-shim/*.c' 'rccl-shim/*.h' 'tests/*.c' ':!verbs/include/mr_abi.h')
 
 generate: need-go ## regenerate what is generated from spec/
 	@$(GO) run ./tools/specgen
@@ -80,16 +81,16 @@ generate: need-go ## regenerate what is generated from spec/
 install: build ## install below PREFIX (/usr/local), DESTDIR in front of it for packagers; the library stays out of the linker's path
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/mroce
 	install -m 755 $(B)/bin/nicemu $(B)/bin/mroce $(DESTDIR)$(PREFIX)/bin/
-	cp -rP $(B)/lib/libibverbs.so* $(B)/lib/librdmacm.so* $(B)/lib/rsocket $(DESTDIR)$(PREFIX)/lib/mroce/
+	cp -rP $(B)/lib/libibverbs.so* $(B)/lib/librdmacm.so* $(B)/lib/librccl-net.so $(B)/lib/libnccl-net.so $(B)/lib/rsocket $(DESTDIR)$(PREFIX)/lib/mroce/
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man7 bash-completion/completions)
 	$(B)/bin/nicemu man >$(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1
 	$(B)/bin/mroce man >$(DESTDIR)$(PREFIX)/share/man/man1/mroce.1
-	install -m 644 verbs/man/mroce-verbs.7 $(DESTDIR)$(PREFIX)/share/man/man7/
+	install -m 644 verbs/man/mroce-verbs.7 rccl-shim/man/mroce-net.7 $(DESTDIR)$(PREFIX)/share/man/man7/
 	$(B)/bin/nicemu completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nicemu
 	$(B)/bin/mroce completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/mroce
 
 uninstall: ## remove what install put there
-	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/nicemu bin/mroce lib/mroce share/man/man1/nicemu.1 share/man/man1/mroce.1 share/man/man7/mroce-verbs.7) \
+	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/nicemu bin/mroce lib/mroce share/man/man1/nicemu.1 share/man/man1/mroce.1 share/man/man7/mroce-verbs.7 share/man/man7/mroce-net.7) \
 		$(addprefix $(DESTDIR)$(PREFIX)/share/bash-completion/completions/,nicemu mroce)
 
 clean: ## remove build/

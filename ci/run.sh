@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/ci
 
-test_jobs="build generated unit race verbs asan fuzz sim simulator slurm planted pyverbs live clients interop lint"
+test_jobs="build generated unit race verbs asan fuzz sim simulator slurm planted pyverbs live clients interop rccl lint"
 full_jobs="full_tap full_udp full_mem full_field full_clients_a full_clients_b full_sim full_soak"
 
 # ---------------------------------------------------------------- words the jobs use
@@ -60,7 +60,7 @@ job_generated() {
     "$go" mod verify >/dev/null
     [ -d tools/specgen ] && "$go" run ./tools/specgen -check
     count 2 0
-    mapfile -t c < <(git ls-files 'verbs/*.c' 'verbs/*.h' 'tests/*.c' ':!verbs/include/mr_abi.h') # a table for readers, aligned by hand
+    mapfile -t c < <(git ls-files 'verbs/*.c' 'verbs/*.h' 'rccl-shim/*.c' 'rccl-shim/*.h' 'tests/*.c' ':!verbs/include/mr_abi.h') # a table for readers, aligned by hand
     [ ${#c[@]} -gt 0 ] || return 0
     if ! command -v clang-format >/dev/null; then skip "no clang-format (Debian: clang-format)"; return 0; fi
     case $(clang-format --version) in
@@ -97,7 +97,15 @@ job_verbs() {
 job_asan() {
     [ -e verbs/Makefile ] || absent "verbs/Makefile"
     make --no-print-directory -C verbs asan-test
-    count 1 0
+    make --no-print-directory -C rccl-shim asan-test
+    count 2 0
+}
+
+# The plugin of RCCL and NCCL over an emulated NIC.
+job_rccl() {
+    [ -x build/bin/nicemu ] || absent "build/bin/nicemu"
+    make --no-print-directory -C rccl-shim check live
+    count 2 0
 }
 
 # fuzz PACKAGE TARGET. Go's fuzzer can lose a race with its own clock when the time is up (go.dev/issue/75804): it fails then with
