@@ -17,6 +17,7 @@ type NIC struct {
 	rnd   *rng.Source
 	now   mono.Time
 	batch *pkt.Batch // what the engine wants to send
+	lent  bool       // in buffers of the wires (MemoryPort)
 	loop  []pkt.Packet
 
 	planes    []*plane
@@ -86,6 +87,7 @@ func New(cfg Config) (*NIC, error) {
 		n.planes = append(n.planes, pl)
 		ec.Planes = append(ec.Planes, pl.caps)
 	}
+	n.borrow()
 	if cfg.HostPort != nil {
 		n.host = newHostPort(cfg.HostPort)
 	}

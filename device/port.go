@@ -22,7 +22,7 @@ type Port interface {
 	RxBurst(now mono.Time, ps []pkt.Packet) int
 	// TxBurst sends packets in order and returns how many were taken; the rest was refused because the wire is
 	// full, and is offered again. A taken packet may still be lost. Data may be overwritten when it returns, and
-	// a driver may write outer headers into the headroom.
+	// a driver may write outer headers into the headroom. See MemoryPort for drivers that keep the buffers.
 	TxBurst(now mono.Time, ps []pkt.Packet) int
 	// LinkUp reports whether the wire can carry anything.
 	LinkUp() bool
@@ -48,6 +48,16 @@ type GroupPort interface {
 type ResolvePort interface {
 	Port
 	Resolve(now mono.Time, src, dst netip.Addr)
+}
+
+// MemoryPort is a Port that sends from memory of its own without another copy: the payload goes from the program's memory
+// straight to where the wire takes it from.
+type MemoryPort interface {
+	Port
+	// TxBuffer returns a buffer for packets to be sent, pkt.Headroom and at least size bytes, or nil when there is none.
+	// TxBurst keeps the buffers of packets that it takes, and puts others into their Buf; Data stays readable until the
+	// next call. Whoever hands packets on in copies hands the Buf back. A buffer may go to any MemoryPort of the NIC.
+	TxBuffer(size int) []byte
 }
 
 // PortCaps describes a wire.

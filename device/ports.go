@@ -20,6 +20,7 @@ type plane struct {
 	heldAt  mono.Time  // when the wire last took something
 	C       PlaneCounters
 	txRoom  [pkt.Burst]pkt.Packet
+	txFrom  [pkt.Burst]uint8 // places in the NIC's batch of what is in txRoom
 	txCount int
 }
 
@@ -295,12 +296,17 @@ func (n *NIC) spread() {
 			continue
 		}
 		pl := n.planes[int(p.Plane)%len(n.planes)]
-		pl.txRoom[pl.txCount] = *p
+		pl.txRoom[pl.txCount], pl.txFrom[pl.txCount] = *p, uint8(i)
 		pl.txCount++
 	}
 	for _, pl := range n.planes {
 		if pl.txCount > 0 {
 			n.send(pl, pl.txRoom[:pl.txCount])
+			if n.lent {
+				for i, from := range pl.txFrom[:pl.txCount] {
+					n.batch.Pkts[from].Buf = pl.txRoom[i].Buf
+				}
+			}
 			pl.txCount = 0
 		}
 	}
@@ -425,3 +431,25 @@ func (n *NIC) SetPlane(now mono.Time, i int, up bool) bool {
 	n.settle()
 	return true
 }
+
+// borrow makes the batch of buffers that a wire sends from, if all wires have such.
+func (n *NIC) borrow() {
+	var ports []MemoryPort
+	for _, p := range n.planes {
+		w, ok := below[MemoryPort](p.port)
+		if !ok {
+			return
+		}
+		ports = append(ports, w)
+	}
+	size := n.cfg.packetMax()
+	for i := range n.batch.Pkts {
+		if buf := ports[i%len(ports)].TxBuffer(size); len(buf) >= pkt.Headroom+size {
+			n.batch.Pkts[i].Buf = buf
+			n.lent = true
+		}
+	}
+}
+
+// Borrows reports whether packets to be sent are made in memory of the wires.
+func (n *NIC) Borrows() bool { return n.lent }

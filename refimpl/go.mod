@@ -1,7 +1,16 @@
-// The DPDK reference implementation: the only folder with cgo. A nested module, because go-dpdk needs a `replace`, and a
-// module with one cannot be installed with `go install`.
+// The DPDK reference implementation: the only folder with cgo. A nested module, because it holds a `replace`, and a module
+// with one cannot be installed with `go install`.
 module github.com/metaroce/metaroce/refimpl
 
 go 1.26.0
+
+require (
+	github.com/metaroce/metaroce v0.0.0-00010101000000-000000000000
+	github.com/yerden/go-dpdk v0.0.0
+	golang.org/x/sys v0.50.0
+)
+
+// Our own subset of go-dpdk with its signatures, since the module proxy does not serve the original. Who has that deletes the line.
+replace github.com/yerden/go-dpdk => ./godpdk
 
 replace github.com/metaroce/metaroce => ../

@@ -237,7 +237,11 @@ func (p *Port) txLossOnly(now mono.Time, ps []pkt.Packet) int {
 		}
 	}
 	taken := len(ps)
-	if took := p.Port.TxBurst(now, p.survivors[:n]); took < n {
+	took := p.Port.TxBurst(now, p.survivors[:n])
+	for i := range n { // a device.MemoryPort has exchanged buffers
+		ps[p.survivorPos[i]].Buf = p.survivors[i].Buf
+	}
+	if took < n {
 		taken = p.survivorPos[took]
 	}
 	p.decided >>= taken
