@@ -17,7 +17,7 @@ func (e *env) simCheckCommand() *cli.Command {
 	return &cli.Command{
 		Name: "check", Usage: "run the plans that have goals and print each figure beside its goal", ArgsUsage: "[TOPIC]...",
 		Description: "  mroce sim check --smoke\n  mroce sim check loss planes\n\n" +
-			"Topics: loss, planes, failures, htsim, collectives. A goal that is missed is told and is no failure; a figure that is worse than what the project has " +
+			"Topics: loss, planes, failures, htsim, collectives, rocev2. A goal that is missed is told and is no failure; a figure that is worse than what the project has " +
 			"reached before is one, and the exit code is 1.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "smoke", Usage: "only what takes seconds"},

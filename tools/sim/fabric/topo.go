@@ -246,3 +246,13 @@ func (d *domain) route(now int64, x *node, p *Packet) *Port {
 	}
 	return &n.ports[x.up[i]]
 }
+
+// Way names the links that a packet of a host takes as things are now.
+func (n *Net) Way(p *Packet) (links []string) {
+	for x := &n.ports[n.hostUp[p.From][p.Plane]]; ; x = n.doms[0].route(int64(n.Now), &n.nodes[x.sw], p) {
+		links = append(links, x.Name)
+		if x.host >= 0 {
+			return links
+		}
+	}
+}

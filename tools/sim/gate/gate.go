@@ -32,45 +32,52 @@ type Gate struct {
 	OverOf string            `yaml:"over_of"` // of another plan
 	Figure string            `yaml:"figure"`
 	Factor float64           `yaml:"factor"` // of the figure; default 1
+	Seeds  uint64            `yaml:"seeds"`  // the mean over seeds 1 to this; default: the plan's seed alone
 	Goal   Bound             `yaml:"goal"`
 	Floor  Bound             `yaml:"floor"`  // worse than that is a fault of the project
 	Beside string            `yaml:"beside"` // what others reach, and where that is from
 	Smoke  bool              `yaml:"smoke"`  // takes seconds
 }
 
-// Bound is what a figure has to be: at least or at most a number.
+// Bound is what a figure has to be: at least a number, at most one, or between two.
 type Bound struct {
-	Least bool
-	V     float64
-	Set   bool
+	Lo, Hi float64
+	Set    bool
 }
 
-// UnmarshalYAML reads ">= 0.97" or "<= 754".
+// UnmarshalYAML reads ">= 0.97", "<= 754" or "0.95 .. 1.05".
 func (b *Bound) UnmarshalYAML(n *yaml.Node) error {
 	var op string
-	if _, err := fmt.Sscanf(n.Value, "%2s %g", &op, &b.V); err != nil || op != "<=" && op != ">=" {
-		return fmt.Errorf("gates.yaml:%d: %q is not a bound such as >= 0.97", n.Line, n.Value)
+	var v float64
+	b.Lo, b.Hi, b.Set = math.Inf(-1), math.Inf(1), true
+	if _, err := fmt.Sscanf(n.Value, "%g .. %g", &b.Lo, &b.Hi); err == nil && b.Lo <= b.Hi {
+		return nil
 	}
-	b.Least, b.Set = op == ">=", true
+	if _, err := fmt.Sscanf(n.Value, "%2s %g", &op, &v); err != nil || op != "<=" && op != ">=" {
+		return fmt.Errorf("gates.yaml:%d: %q is not a bound such as >= 0.97, nor a range such as 0.95 .. 1.05", n.Line, n.Value)
+	}
+	b.Lo, b.Hi = math.Inf(-1), math.Inf(1)
+	if op == ">=" {
+		b.Lo = v
+	} else {
+		b.Hi = v
+	}
 	return nil
 }
 
 // Holds reports whether a figure keeps to the bound.
-func (b Bound) Holds(v float64) bool {
-	if b.Least {
-		return v >= b.V
-	}
-	return v <= b.V
-}
+func (b Bound) Holds(v float64) bool { return b.Lo <= v && v <= b.Hi }
 
 func (b Bound) String() string {
-	if !b.Set {
+	switch {
+	case !b.Set:
 		return ""
+	case math.IsInf(b.Hi, 1):
+		return fmt.Sprintf(">= %.4g", b.Lo)
+	case math.IsInf(b.Lo, -1):
+		return fmt.Sprintf("<= %.4g", b.Hi)
 	}
-	if b.Least {
-		return fmt.Sprintf(">= %.4g", b.V)
-	}
-	return fmt.Sprintf("<= %.4g", b.V)
+	return fmt.Sprintf("%.4g .. %.4g", b.Lo, b.Hi)
 }
 
 // figures are what gates look at.
@@ -81,8 +88,21 @@ var figures = map[string]func(r *result.Result) float64{
 	"goodput_share": func(r *result.Result) float64 { return r.Summary.GoodputShare },
 	"goodput_bps":   func(r *result.Result) float64 { return r.Summary.Goodput },
 	"seconds":       func(r *result.Result) float64 { return lastEnd(r) },
+	"fct_mean_us":   func(r *result.Result) float64 { return meanFCT(r) * 1e6 },
+	"jain":          func(r *result.Result) float64 { return r.Summary.Jain },
+	"pauses":        func(r *result.Result) float64 { return float64(r.Summary.PauseFrames) },
+	"dropped":       func(r *result.Result) float64 { return float64(r.Summary.Dropped) },
 	"failed":        func(r *result.Result) float64 { return float64(r.Summary.Errors) },
 	"slow_rtt":      func(r *result.Result) float64 { return r.Summary.FCTMax / r.Setup.RTT },
+}
+
+func meanFCT(r *result.Result) (s float64) {
+	for i := range r.Flows {
+		if d, ok := r.Flows[i].FCT(); ok {
+			s += d / float64(len(r.Flows))
+		}
+	}
+	return s
 }
 
 func lastEnd(r *result.Result) (s float64) {
@@ -158,14 +178,14 @@ func Run(ctx context.Context, gates []Gate, workers int, done func(Row)) []Row {
 
 func (g *Gate) row(ctx context.Context, c *cache) Row {
 	r := Row{Name: g.Name, Topic: g.Topic, Plan: g.Plan, Figure: g.Figure, Goal: g.Goal.String(), Floor: g.Floor.String(), Beside: g.Beside}
-	v, err := c.figure(ctx, g.Plan, g.Set, g.Figure)
+	v, err := c.mean(ctx, g.Plan, g.Set, g.Figure, g.Seeds)
 	if err == nil && (g.Over != nil || g.OverOf != "") {
 		of := g.OverOf
 		if of == "" {
 			of = g.Plan
 		}
 		var w float64
-		if w, err = c.figure(ctx, of, g.Over, g.Figure); err == nil {
+		if w, err = c.mean(ctx, of, g.Over, g.Figure, g.Seeds); err == nil {
 			v /= w
 		}
 	}
@@ -191,8 +211,24 @@ type once struct {
 	err error
 }
 
-func (c *cache) figure(ctx context.Context, name string, set map[string]string, figure string) (float64, error) {
-	key := name + fmt.Sprint(set) // maps are printed in the order of their keys
+// mean is a figure's over seeds 1 to seeds, or of the plan's own seed.
+func (c *cache) mean(ctx context.Context, name string, set map[string]string, figure string, seeds uint64) (float64, error) {
+	if seeds == 0 {
+		return c.figure(ctx, name, set, figure, 0)
+	}
+	sum := 0.0
+	for seed := uint64(1); seed <= seeds; seed++ {
+		v, err := c.figure(ctx, name, set, figure, seed)
+		if err != nil {
+			return 0, fmt.Errorf("seed %d: %w", seed, err)
+		}
+		sum += v
+	}
+	return sum / float64(seeds), nil
+}
+
+func (c *cache) figure(ctx context.Context, name string, set map[string]string, figure string, seed uint64) (float64, error) {
+	key := fmt.Sprint(name, seed, set) // maps are printed in the order of their keys
 	c.mu.Lock()
 	o := c.runs[key]
 	if o == nil {
@@ -203,7 +239,7 @@ func (c *cache) figure(ctx context.Context, name string, set map[string]string, 
 	o.Do(func() {
 		var p *plan.Plan
 		if p, o.err = plans.Parse(name, set); o.err == nil {
-			o.r, o.err = sim.Run(ctx, p, sim.Options{})
+			o.r, o.err = sim.Run(ctx, p, sim.Options{Seed: seed})
 		}
 	})
 	switch {
