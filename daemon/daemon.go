@@ -39,6 +39,8 @@ type Config struct {
 	MemoryLimit int64               // Run: bytes at which the garbage collector starts; 0 = an eighth of the memory, at most 1 GiB
 	CopyThreads bool                // programs copy by themselves, although the daemon could reach their memory
 	NoIdleSpin  bool                // sleep at once when there is nothing to do (tests on shared machines)
+	BusyPoll    bool                // never sleep: the loop has a core of its own
+	LoopThread  func() error        // runs first on the loop's thread; an error ends the daemon
 }
 
 // Daemon serves NICs to programs.
@@ -63,6 +65,7 @@ type Daemon struct {
 	stopOnce sync.Once
 	wg       sync.WaitGroup
 	loopDone chan struct{}
+	loopErr  error // of LoopThread; read after loopDone
 	loop     loopState
 	events   eventLog
 	stats    controlStats
@@ -226,6 +229,9 @@ func Run(ctx context.Context, cfg Config) error {
 	case <-ctx.Done():
 		return nil
 	case <-d.loopDone:
+		if d.loopErr != nil {
+			return d.loopErr
+		}
 		return errors.New("daemon: the loop ended by itself")
 	}
 }

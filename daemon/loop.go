@@ -108,6 +108,11 @@ func (d *Daemon) runLoop() {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and its slack with it
 	debug.SetPanicOnFault(true)
 	unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) //nolint:errcheck // later wake-ups are all that is lost
+	if d.cfg.LoopThread != nil {
+		if d.loopErr = d.cfg.LoopThread(); d.loopErr != nil {
+			return
+		}
+	}
 	l := &d.loop
 	now := l.now()
 	lastWork, lastCheck, lastPoll, hold := now, now, now, mono.Time(0)
@@ -128,6 +133,9 @@ func (d *Daemon) runLoop() {
 		}
 		if worked {
 			lastWork = now
+			continue
+		}
+		if d.cfg.BusyPoll {
 			continue
 		}
 		if !d.cfg.NoIdleSpin && now >= hold && now.Sub(lastWork) < idleSpin {

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/daemon/serve"
 	"github.com/metaroce/metaroce/nicemu/lab"
 	"github.com/metaroce/metaroce/nicemu/labfile"
 	"github.com/metaroce/metaroce/nicemu/view"
@@ -170,10 +171,10 @@ func (e *env) bringUp(c *cli.Context) (*lab.State, error) {
 	if !slices.Contains([]string{"", "planes", "veth"}, oob) {
 		return nil, fail.Usagef("--oob %s: planes or veth", oob)
 	}
-	if err := lab.CheckGroup(c.String("group")); err != nil {
+	if err := serve.CheckGroup(c.String("group")); err != nil {
 		return nil, err
 	}
-	dma, err := lab.CheckDMA(c.String("dma"))
+	dma, err := serve.CheckDMA(c.String("dma"))
 	if err != nil {
 		return nil, err
 	}

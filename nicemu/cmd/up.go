@@ -67,7 +67,7 @@ func (e *env) up(c *cli.Context) error {
 	if c.Bool("foreground") && c.Bool("detach") {
 		return fail.Usagef("--foreground and --detach exclude each other")
 	}
-	dma, err := lab.CheckDMA(c.String("dma"))
+	dma, err := serve.CheckDMA(c.String("dma"))
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func upNIC(c *cli.Context) (serve.NIC, error) {
 	if mtu := c.Int("mtu"); mtu < labfile.MinMTU || mtu > labfile.MaxMTU {
 		return n, fail.Usagef("--mtu %d: a number from %d to %d", mtu, labfile.MinMTU, labfile.MaxMTU)
 	}
-	if err := lab.CheckGroup(c.String("group")); err != nil {
+	if err := serve.CheckGroup(c.String("group")); err != nil {
 		return n, err
 	}
 	var noise *time.Duration
