@@ -9,9 +9,9 @@ GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main
 PREFIX  ?= /usr/local
 B       := build
 
-.PHONY: build vopr demo test test-all test-interop test-clients test-sim bench bench-mpi lint install uninstall clean help need-go fmt generate
+.PHONY: build vopr demo test test-all test-interop test-clients test-dpdk test-sim bench bench-mpi lint install uninstall clean help need-go fmt generate
 
-build: need-go $(B)/bin/nicemu $(B)/bin/mroce ## build everything into build/: bin/nicemu, bin/mroce, lib/libibverbs.so.1, lib/librdmacm.so.1, lib/librccl-net.so, tests/*
+build: need-go $(B)/bin/nicemu $(B)/bin/mroce $(B)/bin/mroce-dpdk ## build everything into build/: bin/nicemu, bin/mroce, bin/mroce-dpdk (where there is DPDK), lib/libibverbs.so.1, lib/librdmacm.so.1, lib/librccl-net.so, tests/*
 	@$(MAKE) --no-print-directory -C verbs
 	@$(MAKE) --no-print-directory -C rccl-shim
 
@@ -24,6 +24,14 @@ $(B)/bin/nicemu: need-go
 $(B)/bin/mroce: need-go
 	@mkdir -p $(B)/bin
 	$(GOBUILD) -o $@ ./tools/mroce
+
+# The only program with cgo. pkg-config's flags for DPDK are beyond what cgo lets through by itself.
+.PHONY: $(B)/bin/mroce-dpdk
+$(B)/bin/mroce-dpdk: need-go
+	@mkdir -p $(B)/bin
+	@if pkg-config --exists libdpdk 2>/dev/null; then cd refimpl && CGO_ENABLED=1 CGO_CFLAGS_ALLOW='.*' CGO_LDFLAGS_ALLOW='.*' \
+		$(GO) build -tags dpdk -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o ../$@ .; \
+	else echo "make: no libdpdk (Debian: libdpdk-dev), so mroce-dpdk is left out; everything else is built"; fi
 
 demo: ## the whole thing at work in under two minutes: two hosts, four lossy planes, Debian's own RDMA programs
 	@bash ci/deps.sh demo
@@ -48,6 +56,11 @@ test-clients: ## what Debian's programs do over our NIC (UCX, MPI, libfabric, pe
 	@bash ci/deps.sh test
 	@$(MAKE) -s build
 	@ci/run.sh full_clients_a full_clients_b
+
+test-dpdk: ## the DPDK reference implementation: two daemons over memif without huge pages, two planes and four, loss, failures, kills, MPI, pyverbs, nicemu as the peer
+	@bash ci/deps.sh test
+	@$(MAKE) -s build
+	@ci/run.sh dpdk full_dpdk
 
 test-sim: ## the simulator's plans beside their goals: loss, planes, failures, collectives, the work that htsim was measured with
 	@bash ci/deps.sh build
@@ -80,7 +93,7 @@ generate: need-go ## regenerate what is generated from spec/
 
 install: build ## install below PREFIX (/usr/local), DESTDIR in front of it for packagers; the library stays out of the linker's path
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/mroce
-	install -m 755 $(B)/bin/nicemu $(B)/bin/mroce $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(B)/bin/nicemu $(B)/bin/mroce $(wildcard $(B)/bin/mroce-dpdk) $(DESTDIR)$(PREFIX)/bin/
 	cp -rP $(B)/lib/libibverbs.so* $(B)/lib/librdmacm.so* $(B)/lib/librccl-net.so $(B)/lib/libnccl-net.so $(B)/lib/rsocket $(DESTDIR)$(PREFIX)/lib/mroce/
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man7 bash-completion/completions)
 	$(B)/bin/nicemu man >$(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1

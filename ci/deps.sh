@@ -29,6 +29,8 @@ iproute2        ip
 procps          ps
 "
 test="$demo
+pkgconf         pkg-config
+libdpdk-dev     /usr/lib/*/pkgconfig/libdpdk.pc
 python3         python3
 python3-pyverbs /usr/lib/python3/dist-packages/pyverbs/device.*
 iperf3          iperf3

@@ -10,8 +10,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=build/ci
 
-test_jobs="build generated unit race verbs asan fuzz sim simulator slurm planted pyverbs live clients interop rccl lint"
-full_jobs="full_tap full_udp full_mem full_field full_clients_a full_clients_b full_sim full_soak"
+test_jobs="build generated unit race verbs asan fuzz sim simulator slurm planted pyverbs live dpdk clients interop rccl lint"
+full_jobs="full_tap full_udp full_mem full_field full_clients_a full_clients_b full_dpdk full_sim full_soak"
 
 # ---------------------------------------------------------------- words the jobs use
 say() { printf '%s\n' "$*"; }
@@ -34,6 +34,10 @@ count() { printf '%s %s 0\n' "$1" "$2" >>"$MR_COUNTS"; }
 
 gotest() { "$go" run ./ci/gotest -go "$go" -counts "$MR_COUNTS" -- "$@"; }
 
+# In refimpl: the module with cgo, and pkg-config's flags for DPDK, which cgo does not let through by itself.
+refimpl() { (cd refimpl && CGO_ENABLED=1 CGO_CFLAGS_ALLOW='.*' CGO_LDFLAGS_ALLOW='.*' "$@"); }
+has_dpdk() { pkg-config --exists libdpdk 2>/dev/null; }
+
 # Packages with a goroutine of their own, in tests or out: the race detector has nothing to find elsewhere.
 with_goroutines() {
     git grep -lE '(^|[[:space:]{;])go (func|[a-zA-Z_][a-zA-Z_.0-9]*)\(|\.Go\(' -- '*.go' ':!refimpl' ':!ci/lint' |
@@ -45,11 +49,14 @@ job_deps() { bash ci/deps.sh all; }
 
 job_build() {
     CGO_ENABLED=0 "$go" build ./...
-    CGO_ENABLED=0 "$go" vet -tags live,interop,clients,slurm ./...
+    CGO_ENABLED=0 "$go" vet -tags live,interop,clients,slurm,dpdk ./...
     CGO_ENABLED=0 "$go" vet -tags planted ./transport/... ./tools/...
     [ -d nicemu ] && [ -e verbs/Makefile ] || absent "nicemu and verbs/Makefile"
     make -s build
     GOARCH=arm64 CGO_ENABLED=0 "$go" build ./...
+    (cd refimpl && CGO_ENABLED=0 "$go" vet ./...) # without DPDK: a program that says so
+    has_dpdk || { skip "no libdpdk (Debian: libdpdk-dev)"; return 0; }
+    refimpl "$go" vet -tags dpdk ./... && count 1 0
 }
 
 # What is derived or has one right form: run its maker again and compare.
@@ -76,6 +83,8 @@ job_lint() {
     (cd ci/lint && "$go" build -o ../../build/bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint)
     build/bin/golangci-lint run --timeout 10m ./...
     count 1 0
+    has_dpdk || { skip "no libdpdk to look at refimpl with (Debian: libdpdk-dev)"; return 0; }
+    refimpl "$PWD/build/bin/golangci-lint" run --config ../.golangci.yml --build-tags dpdk --timeout 10m ./... && count 1 0
 }
 
 job_unit() { gotest -shuffle=on -timeout 10m ./...; }
@@ -198,6 +207,20 @@ job_interop() {
     [ -x build/bin/nicemu ] || absent "build/bin/nicemu"
     gotest -tags interop -count=1 -timeout 15m ./tests/interop
 }
+
+# The reference implementation on DPDK: its own tests, then daemons over memif with programs of Debian, without huge pages.
+dpdk() { # LEVEL LIMIT
+    has_dpdk || { skip "no libdpdk (Debian: libdpdk-dev)"; return 0; }
+    [ -x build/bin/mroce-dpdk ] || absent "build/bin/mroce-dpdk"
+    MR_DPDK=$1 gotest -tags dpdk -count=1 -timeout "$2" ./tests/dpdk
+}
+job_dpdk() {
+    has_dpdk || { skip "no libdpdk (Debian: libdpdk-dev)"; return 0; }
+    "$go" build -o $out/gotest ./ci/gotest
+    refimpl "$PWD/$out/gotest" -go "$go" -counts "$MR_COUNTS" -- -tags dpdk -count=1 -timeout 5m ./...
+    dpdk smoke 10m
+}
+job_full_dpdk() { dpdk full 25m; }
 
 # rdma-core's own tests. Most skips there are for other vendors and for what our NIC does not offer yet; the floor below
 # is what it does offer.

@@ -7,6 +7,7 @@ package dpdkx
 #include <stdlib.h>
 
 #include <rte_dev.h>
+#include <rte_eal.h>
 #include <rte_ethdev.h>
 #include <rte_lcore.h>
 #include <rte_errno.h>
@@ -204,6 +205,34 @@ func BindThread(core int) error {
 	}
 	return nil
 }
+
+// Heard is what DPDK says while f runs. It is still its log's: to says where that is.
+func Heard(to *os.File, f func() error) (said string, err error) {
+	fd, err := unix.MemfdCreate("dpdk-log", unix.MFD_CLOEXEC)
+	if err != nil {
+		return "", f()
+	}
+	log := os.NewFile(uintptr(fd), "dpdk-log")
+	defer log.Close()
+	if LogInto(log) != nil {
+		return "", f()
+	}
+	err = f()
+	FlushC()
+	if e := LogInto(to); e != nil && err == nil {
+		err = e
+	}
+	text := make([]byte, 1<<16)
+	n, _ := log.ReadAt(text, 0) // io.EOF, with what there is
+	_, _ = to.Write(text[:n])
+	return string(text[:n]), err
+}
+
+// FlushC writes out what C has printed so far.
+func FlushC() { C.fflush(nil) }
+
+// RuntimeDir is where the environment keeps its files.
+func RuntimeDir() string { return C.GoString(C.rte_eal_get_runtime_dir()) }
 
 // Version of the library that is loaded.
 func Version() string { return C.GoString(C.rte_version()) }

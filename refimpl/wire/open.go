@@ -102,25 +102,36 @@ func (p *Port) find(what string, o Options) error {
 	if what, err = p.completeVdev(what, o); err != nil {
 		return err
 	}
-	if err := dpdkx.Attach(what); err != nil {
-		return attachError(p.name, err)
+	said, err := dpdkx.Heard(os.Stderr, func() error { return dpdkx.Attach(what) })
+	if err != nil {
+		removeSockets(p.files)
+		return attachError(p.name, firstLine(said), err)
 	}
 	if p.id, err = ethdev.GetPortByName(p.name); err != nil {
 		removeSockets(p.files)
-		return fmt.Errorf("%w: the driver took %q and made no port of it", ErrNoDevice, what)
+		return fmt.Errorf("%w: the driver took %q and made no port of it (%s)", ErrNoDevice, what, firstLine(said))
 	}
 	p.attached = true
 	return nil
 }
 
-func attachError(name string, err error) error {
+func attachError(name, said string, err error) error {
 	switch {
 	case errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.EFAULT): // the last: a name of no driver
-		return fmt.Errorf("%w: no driver takes %q (is its name right, and its driver loaded? -- -d FOLDER names drivers)", ErrNoDevice, name)
+		return fmt.Errorf("%w: no driver takes %q (%s); is its name right, and its driver loaded? `-- -d FOLDER` names drivers", ErrNoDevice, name, said)
 	case errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.Errno(1)): // 1: drivers that return -1 for anything
-		return fmt.Errorf("%w: its driver refuses the arguments of %q", ErrNoDevice, name)
+		return fmt.Errorf("%w: its driver refuses %q: %s", ErrNoDevice, name, said)
 	}
-	return fmt.Errorf("%s: %w", name, err)
+	return fmt.Errorf("%s: %w: %s", name, err, said)
+}
+
+// firstLine is what a driver says first: the rest follows from it.
+func firstLine(said string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(said), "\n")
+	if line == "" {
+		return "it says nothing"
+	}
+	return line
 }
 
 // completeVdev adds to a memif's arguments what it needs here, and clears away what a daemon that died left behind.

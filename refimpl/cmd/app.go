@@ -1,0 +1,72 @@
+//go:build dpdk
+
+// Package cmd is the command line of mroce-dpdk.
+package cmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/metaroce/metaroce/daemon/fail"
+)
+
+// env is what commands share.
+type env struct {
+	out, err io.Writer
+	version  string
+}
+
+// Main runs the program and returns its exit code.
+func Main(args []string, version string) int {
+	e := &env{out: os.Stdout, err: os.Stderr, version: version}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return e.exit(e.app().RunContext(ctx, args))
+}
+
+func (e *env) app() *cli.App {
+	return &cli.App{
+		Name: "mroce-dpdk", Usage: "an RDMA NIC on DPDK ports: the reference implementation", Version: e.version,
+		Writer: e.out, ErrWriter: e.err, EnableBashCompletion: true, Suggest: true, HideHelpCommand: true,
+		DisableSliceFlagSeparator: true, // vdevs have commas
+		ExitErrHandler:            func(*cli.Context, error) {},
+		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return fail.Usagef("%w", err) },
+		Commands:                  []*cli.Command{e.upCommand(), e.downCommand(), e.daemonCommand()},
+	}
+}
+
+func (e *env) exit(err error) int {
+	if err == nil {
+		return fail.OK
+	}
+	if errors.Is(err, context.Canceled) {
+		fmt.Fprintln(e.err, "mroce-dpdk: stopped")
+		return fail.Stopped
+	}
+	fmt.Fprintf(e.err, "mroce-dpdk: %v\n", err)
+	return fail.Code(err)
+}
+
+func (e *env) printJSON(v any) error { return json.NewEncoder(e.out).Encode(v) }
+
+func (e *env) note(format string, args ...any) { fmt.Fprintf(e.err, format+"\n", args...) }
+
+func example(lines ...string) string {
+	s := "Example:"
+	for _, l := range lines {
+		s += "\n  " + l
+	}
+	return s
+}
+
+func jsonFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "json", Usage: "for scripts: one JSON object on stdout"}
+}
