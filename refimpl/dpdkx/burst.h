@@ -55,12 +55,12 @@ mr_mbuf_of(const struct mr_queue *q, uint8_t *buf)
 	return (struct rte_mbuf *)(void *)(buf - q->room);
 }
 
-/* Fills up the spares, all or as many as the pool has. */
+/* Fills up the spares to a number, or as far as the pool goes. */
 static inline void
-mr_refill(struct mr_queue *q)
+mr_refill(struct mr_queue *q, unsigned int to)
 {
 	struct rte_mbuf *got[MR_SPARES];
-	unsigned int want = MR_SPARES - q->spares, i;
+	unsigned int want = to > q->spares ? to - q->spares : 0, i;
 
 	while (want > 0 && rte_pktmbuf_alloc_bulk(q->pool, got, want) != 0) {
 		q->no_spare++;
@@ -97,7 +97,8 @@ mr_rx_burst(struct mr_queue *q, uint16_t want)
 	return n;
 }
 
-/* Sends the first n of tx; those it took belong to the port. Fills up the spares. */
+/* Sends the first n of tx; those it took belong to the port. Fills up the spares, with places left for those that come back
+ * unsent. */
 static inline uint16_t
 mr_tx_burst(struct mr_queue *q, uint16_t n)
 {
@@ -122,7 +123,7 @@ mr_tx_burst(struct mr_queue *q, uint16_t n)
 		sent = rte_eth_tx_burst(q->port, q->queue, q->tx_mbufs, n);
 	q->tx_refused += (uint64_t)(n - sent);
 	if (q->spares < MR_SPARES / 2)
-		mr_refill(q);
+		mr_refill(q, MR_SPARES - (unsigned int)(n - sent));
 	return sent;
 }
 

@@ -228,6 +228,19 @@ func Heard(to *os.File, f func() error) (said string, err error) {
 	return string(text[:n]), err
 }
 
+// Levels of logs.
+const (
+	LogNothing = C.RTE_LOG_EMERG
+	LogUsual   = C.RTE_LOG_NOTICE
+)
+
+// LogLevel sets how important what the logs of a pattern say must be to be said.
+func LogLevel(pattern string, level uint) {
+	p := C.CString(pattern)
+	defer C.free(unsafe.Pointer(p))
+	C.rte_log_set_level_pattern(p, C.uint32_t(level)) // fails for patterns that match nothing
+}
+
 // FlushC writes out what C has printed so far.
 func FlushC() { C.fflush(nil) }
 

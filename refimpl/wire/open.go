@@ -151,6 +151,9 @@ func (p *Port) completeVdev(what string, o Options) (string, error) {
 	if strings.HasPrefix(socket, "/") && args["socket-abstract"] == "" {
 		what += ",socket-abstract=no"
 	}
+	if isClient(args["role"]) {
+		p.redial = &redial{socket: socket}
+	}
 	if !strings.HasPrefix(socket, "/") || !isServer(args["role"]) || args["socket-abstract"] == "yes" {
 		return what, nil
 	}
@@ -163,6 +166,8 @@ func (p *Port) completeVdev(what string, o Options) (string, error) {
 }
 
 func isServer(role string) bool { return role == "server" || role == "master" }
+
+func isClient(role string) bool { return role == "client" || role == "slave" || role == "" } // the last: memif's default
 
 // sockets are those of memif servers in this process, with how many ports listen on each: several may share one.
 var sockets = map[string]int{}
@@ -178,6 +183,9 @@ func clearStale(path string, note func(string)) error {
 	}
 	c, err := net.DialTimeout("unixpacket", path, time.Second)
 	if err == nil {
+		// Not closed before it has greeted: a driver that finds us gone while it greets ends its process (DPDK 22.11).
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		_, _ = c.Read(make([]byte, 256))
 		_ = c.Close()
 		return fmt.Errorf("another process serves %s", path)
 	}
@@ -227,7 +235,7 @@ func (p *Port) start(o Options) error {
 	if err := p.id.TxqSetup(0, ntx, socket); err != nil {
 		return err
 	}
-	if err := p.id.Start(); err != nil {
+	if err := p.redial.start(p.id); err != nil {
 		return err
 	}
 	_ = dpdkx.AllMulticast(p.id) // what filters nothing says that it cannot

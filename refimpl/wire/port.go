@@ -89,6 +89,7 @@ type Port struct {
 	tx       txState
 	now      mono.Time
 	lastRx   mono.Time
+	redial   *redial // a memif's client
 	busy     bool
 	closed   bool
 
@@ -129,7 +130,16 @@ func (p *Port) TxBuffer(size int) []byte {
 }
 
 // LinkUp asks the port. One that was taken away is down for good.
-func (p *Port) LinkUp() bool { return !p.closed && !dpdkx.Removed(p.id) && dpdkx.LinkOf(p.id).Up }
+func (p *Port) LinkUp() bool {
+	if p.closed || dpdkx.Removed(p.id) {
+		return false
+	}
+	up := dpdkx.LinkOf(p.id).Up
+	if !up && p.redial != nil {
+		p.redial.again(p.now, p.id)
+	}
+	return up
+}
 
 // FDs implements device.Port: DPDK ports are polled.
 func (p *Port) FDs() []int { return nil }
@@ -174,7 +184,9 @@ func (p *Port) Close() error {
 		return nil
 	}
 	p.closed = true
-	p.id.Stop()
+	if !p.redial.stopped() {
+		p.id.Stop()
+	}
 	p.q.Free()
 	var err error
 	if p.attached {

@@ -18,6 +18,9 @@ func (p *Port) RxBurst(now mono.Time, ps []pkt.Packet) int {
 		return 0
 	}
 	p.drops[dropUnresolved] += uint64(p.near.Tick(now))
+	if p.redial.stopped() {
+		return 0
+	}
 	n := p.q.Rx(min(len(ps), dpdkx.Burst))
 	if n > 0 {
 		p.lastRx = now

@@ -25,6 +25,10 @@ func (p *Port) TxBurst(now mono.Time, ps []pkt.Packet) int {
 		p.drops[dropClosed] += uint64(len(ps))
 		return len(ps)
 	}
+	if p.redial.stopped() {
+		p.drops[dropLinkDown] += uint64(len(ps))
+		return len(ps)
+	}
 	taken := 0
 	for taken < len(ps) {
 		part := ps[taken:min(len(ps), taken+pkt.Burst)]
@@ -210,7 +214,7 @@ func (p *Port) sendKept(e *ether.Neigh) {
 
 // control sends a frame of our own (ARP, ND), which is in nobody's statistics. It comes in the middle of a burst.
 func (p *Port) control(f []byte) {
-	if p.closed {
+	if p.closed || p.redial.stopped() {
 		return
 	}
 	buf := p.spare()

@@ -1,0 +1,144 @@
+//go:build dpdk
+
+package dpdk
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// kill ends a daemon by SIGKILL.
+func kill(t testing.TB, n *nic) {
+	t.Helper()
+	pid := n.pid()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 5*time.Second, n.name+" is gone", func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) })
+}
+
+func zombie(pid int) bool {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	return err != nil || strings.Contains(string(text), ") Z ")
+}
+
+// TestKillDaemon: kill -9 of one daemon, server or client of the memifs, under load. Its program and its peer's end with
+// errors, the other daemon lives, and when the dead one is started again the links come back by themselves.
+func TestKillDaemon(t *testing.T) {
+	need(t, "ib_write_bw")
+	rounds := 1
+	if full() {
+		rounds = 5
+	}
+	for _, victim := range []string{"server", "client"} {
+		t.Run(victim, func(t *testing.T) {
+			a, b := pair(t, 2)
+			for range rounds {
+				s, c := programs(30*time.Second, a, b, "-p", "ib_write_bw", "-F", "-D", "20")
+				time.Sleep(1500 * time.Millisecond)
+				dead, other, role := a, b, "server"
+				if victim == "client" {
+					dead, other, role = b, a, "client"
+				}
+				otherPID := other.pid()
+				kill(t, dead)
+				for _, j := range []*job{s, c} {
+					select {
+					case <-j.done:
+						if j == c && j.err == nil {
+							t.Errorf("%s: no error", j.name)
+						}
+					case <-time.After(15 * time.Second):
+						t.Fatalf("%s still runs 15 s after the daemon was killed:\n%s", j.name, j.out.String())
+					}
+				}
+				if syscall.Kill(otherPID, 0) != nil {
+					t.Fatalf("the daemon of %s died with the other", other.name)
+				}
+				dead.up(dead.name, dead.addr, dead.memif(role, 2))
+				a.await(2)
+				b.await(2)
+				perftest(a, b, "ib_write_bw", "-n", "200")
+			}
+		})
+	}
+}
+
+// TestRefused: what cannot be is said in one line that names it, with the exit code that belongs to it, and nothing stays.
+func TestRefused(t *testing.T) {
+	s := newStation(t)
+	memif := s.memif("server", 1)[0]
+	plain := filepath.Join(s.dir, "plain")
+	if err := os.WriteFile(plain, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		wire string
+		more []string
+		code int
+		text []string
+	}{
+		{"no device", "dpdk:net_bogus0", nil, 3, []string{"no such device", "net_bogus0"}},
+		{"no port", "dpdk:7", nil, 3, []string{"no such device", "0 ports"}},
+		{"no interface", "dpdk:net_af_packet0,iface=nope", nil, 3, []string{"no such device", "nope"}},
+		{"no PCI device", "dpdk:0000:99:00.0", nil, 3, []string{"no such device"}},
+		{"not a wire", "tap:x", nil, 2, []string{"dpdk:PORT"}},
+		{"no socket", "dpdk:net_memif0,role=server,socket=" + plain, nil, 1, []string{"is no socket"}},
+		{"EAL argument", memif, []string{"--", "--no-such-thing"}, 2, []string{"--no-such-thing"}},
+		{"EAL core", memif, []string{"--", "-l", "4095"}, 2, []string{"-l"}},
+		{"driver folder", memif, []string{"--", "-d", "/nonexistent/drivers"}, 3, []string{"/nonexistent/drivers", "-d FOLDER"}},
+		{"little memory", memif, []string{"--", "--no-huge", "-m", "4"}, 3, []string{"too little memory", "-m"}},
+		{"poll", memif, []string{"--poll", "sometimes"}, 2, []string{"adaptive or busy"}},
+		{"no wire", "", nil, 2, []string{"--wire dpdk:"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := []string{"up", "--nic", "a/mr0", "--addr", "10.0.0.1/24"}
+			if c.wire != "" {
+				args = append(args, "--wire", c.wire)
+			}
+			out, code := s.try(append(args, c.more...)...)
+			lines := strings.Split(strings.TrimSpace(out), "\n")
+			last := lines[len(lines)-1]
+			if code != c.code || !strings.HasPrefix(last, "mroce-dpdk: ") {
+				t.Errorf("exit %d, want %d:\n%s", code, c.code, out)
+			}
+			for _, want := range c.text {
+				if !strings.Contains(last, want) {
+					t.Errorf("%q is not in the message:\n%s", want, last)
+				}
+			}
+			if _, err := os.Lstat(filepath.Join(s.dir, "mroce", "a-mr0")); err == nil {
+				t.Error("its directory stays")
+			}
+		})
+	}
+	a := s.up("a", "10.0.0.1", []string{memif})
+	if out, code := s.try("up", "--nic", "b/mr0", "--addr", "10.0.0.2/24", "--wire", memif); code != 1 || !strings.Contains(out, "another process serves") {
+		t.Errorf("a socket that somebody serves: exit %d\n%s", code, out)
+	}
+	if out, code := s.try("up", "--nic", "a/mr0", "--addr", "10.0.0.1/24", "--wire", memif); code != 1 || !strings.Contains(out, "is up already") {
+		t.Errorf("up twice: exit %d\n%s", code, out)
+	}
+	_ = a
+}
+
+// TestOrder: who starts first does not matter: a client waits for its server.
+func TestOrder(t *testing.T) {
+	need(t, "ib_write_bw")
+	s := newStation(t)
+	b := s.up("b", "10.0.0.2", s.memif("client", 2))
+	time.Sleep(300 * time.Millisecond)
+	if st := b.status(); st.State == "active" {
+		t.Errorf("the NIC is %s without a link", st.State)
+	}
+	a := s.up("a", "10.0.0.1", s.memif("server", 2))
+	a.await(2)
+	b.await(2)
+	perftest(a, b, "ib_write_bw", "-n", "200")
+}

@@ -1,0 +1,153 @@
+//go:build dpdk
+
+package dpdk
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/metaroce/metaroce/daemon/api"
+)
+
+// planesOf are the numbers of planes that a run tries.
+func planesOf() []int {
+	if full() {
+		return []int{2, 4}
+	}
+	return []int{2}
+}
+
+// TestPrograms: Debian's programs, unmodified, over two daemons and a number of planes; all planes carry.
+func TestPrograms(t *testing.T) {
+	need(t, "ibv_rc_pingpong", "ib_write_bw")
+	for _, planes := range planesOf() {
+		t.Run(fmt.Sprint(planes, " planes"), func(t *testing.T) {
+			a, b := pair(t, planes)
+			s, c := programs(20*time.Second, a, b, "-p", "ibv_rc_pingpong", "-g", "0", "-c", "-n", "500")
+			c.wait()
+			s.wait()
+			n := "200"
+			for _, p := range []string{"ib_write_bw", "ib_read_bw", "ib_send_bw", "ib_atomic_bw", "ib_write_lat", "ib_read_lat", "ib_send_lat", "ib_atomic_lat"} {
+				if strings.Contains(p, "atomic") {
+					perftest(a, b, p, "-n", n)
+					continue
+				}
+				perftest(a, b, p, "-n", n)
+				if full() && strings.HasSuffix(p, "_bw") {
+					perftest(a, b, p, "-n", n, "-a")
+					perftest(a, b, p, "-n", n, "-b", "-q", "4")
+				}
+			}
+			for i, sent := range b.sent() {
+				if sent == 0 {
+					t.Errorf("plane %d carried nothing", i)
+				}
+			}
+		})
+	}
+}
+
+// TestIntegrity: what arrives is what was sent, at 10 % loss, with packets out of order, doubled and damaged.
+func TestIntegrity(t *testing.T) {
+	for _, planes := range planesOf() {
+		t.Run(fmt.Sprint(planes, " planes"), func(t *testing.T) {
+			a, b := pair(t, planes)
+			for _, n := range []*nic{a, b} {
+				n.impair("loss=10%", "reorder=5%:200us", "dup=2%", "corrupt=1%")
+			}
+			integrity(a, b)
+		})
+	}
+}
+
+// TestPlanePulled: a plane goes and comes back while a program runs. The program does not notice, the other plane carries.
+func TestPlanePulled(t *testing.T) {
+	need(t, "ib_write_bw")
+	a, b := pair(t, 2)
+	s, c := programs(40*time.Second, a, b, "-p", "ib_write_bw", "-F", "-D", "6")
+	time.Sleep(1500 * time.Millisecond)
+	speed := func() []float64 {
+		first := b.sent()
+		time.Sleep(time.Second)
+		second := b.sent()
+		for i := range second {
+			second[i] -= first[i]
+		}
+		return second
+	}
+	before := speed()
+	b.ask("plane", api.PlaneArgs{Plane: 1, Up: false}, nil)
+	time.Sleep(200 * time.Millisecond)
+	without := speed()
+	b.ask("plane", api.PlaneArgs{Plane: 1, Up: true}, nil)
+	time.Sleep(time.Second)
+	after := speed()
+	c.wait()
+	s.wait()
+	t.Logf("bytes a second: before %.0f, without plane 1 %.0f, after %.0f", before, without, after)
+	if before[1] == 0 || without[1] > before[1]/20 || without[0] < (before[0]+before[1])/4 || after[1] == 0 {
+		t.Error("the other plane did not take over, or the plane is not used again")
+	}
+}
+
+// TestKillProgram: kill -9 of a program in the middle of its work. Its peer ends, the daemons free everything.
+func TestKillProgram(t *testing.T) {
+	need(t, "ib_write_bw")
+	a, b := pair(t, 2)
+	s, c := programs(30*time.Second, a, b, "-p", "ib_write_bw", "-F", "-D", "20", "-q", "4")
+	time.Sleep(1500 * time.Millisecond)
+	if err := c.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-s.done:
+	case <-time.After(10 * time.Second):
+		t.Error("the other side still runs 10 s later")
+	}
+	for _, n := range []*nic{a, b} {
+		eventually(t, 5*time.Second, n.name+" has freed everything", func() bool {
+			st := n.status()
+			return len(st.Contexts) == 0 && st.Objects.QPs == 0 && st.Objects.MRs == 0
+		})
+	}
+	perftest(a, b, "ib_write_bw", "-n", "200")
+}
+
+// TestClean: what was started ends within its time, and leaves no socket, no process and no file, also after kill -9.
+func TestClean(t *testing.T) {
+	s := newStation(t)
+	a := s.up("a", "10.0.0.1", s.memif("server", 2))
+	prefix := filepath.Join("/var/run/dpdk", "mroce-a-mr0")
+	if os.Getuid() != 0 {
+		prefix = filepath.Join(s.dir, "dpdk", "mroce-a-mr0")
+	}
+	left := func() (names []string) {
+		for _, p := range []string{a.socket, filepath.Join(s.dir, "m.sock"), filepath.Join(s.dir, "mroce", "a-mr0"), prefix} {
+			if _, err := os.Lstat(p); err == nil {
+				names = append(names, p)
+			}
+		}
+		return names
+	}
+	if n := len(left()); n != 4 {
+		t.Errorf("while it runs: %d of 4 files: %v", n, left())
+	}
+	began := time.Now()
+	if out, rc := s.try("down", "a/mr0"); rc != 0 || len(left()) != 0 {
+		t.Errorf("exit %d, left: %v\n%s", rc, left(), out)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("the end took %v", took)
+	}
+	// killed: the next start clears away what is left, the stale memif socket as well
+	a = s.up("a", "10.0.0.1", s.memif("server", 2))
+	kill(t, a)
+	a = s.up("a", "10.0.0.1", s.memif("server", 2))
+	if out, rc := s.try("down", "a/mr0"); rc != 0 || len(left()) != 0 {
+		t.Errorf("after a kill: exit %d, left: %v\n%s", rc, left(), out)
+	}
+}
