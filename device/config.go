@@ -10,6 +10,8 @@ import (
 
 	"github.com/metaroce/metaroce/device/hostq"
 	"github.com/metaroce/metaroce/internal/mono"
+	"github.com/metaroce/metaroce/transport/metaroce"
+	"github.com/metaroce/metaroce/transport/rocev2"
 )
 
 // Config describes a NIC.
@@ -27,6 +29,14 @@ type Config struct {
 	Transport Policy   // how reliable connections travel
 	// NewEngine makes the transport; nil takes the engines of package transport.
 	NewEngine NewEngineFunc
+	// Tune changes what these are made with, after the NIC has filled it in; what it leaves alone stays. For simulations.
+	Tune Tuning
+}
+
+// Tuning changes the configurations of the engines; either may be nil.
+type Tuning struct {
+	MetaRoCE func(c *metaroce.Config)
+	RoCEv2   func(c *rocev2.Config)
 }
 
 // What this NIC can do: limits of this implementation, each one a number that programs see.

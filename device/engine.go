@@ -58,6 +58,7 @@ type EngineConfig struct {
 	Planes    []PortCaps
 	PacketMax int
 	Policy    Policy
+	Tune      Tuning
 }
 
 // EngineQPConfig is fixed for a QP's life.

@@ -23,6 +23,9 @@ func newMetaRoCE(c EngineConfig, h transport.Host) Engine {
 	for _, p := range c.Planes {
 		mc.Planes = append(mc.Planes, metaroce.PlaneConfig{PacketMax: p.PacketMax, RateBps: p.RateBps, TimerNoise: p.TimerNoise, Burst: p.Burst})
 	}
+	if f := c.Tune.MetaRoCE; f != nil {
+		f(&mc)
+	}
 	return mrEngine{metaroce.New(mc, h)}
 }
 

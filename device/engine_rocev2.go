@@ -26,6 +26,9 @@ func defaultEngine(c EngineConfig, h transport.Host) Engine {
 	for _, p := range c.Planes[:min(len(c.Planes), ibPlanes)] {
 		rc.Planes = append(rc.Planes, rocev2.PlaneConfig{PacketMax: p.PacketMax, RateBps: p.RateBps, TimerNoise: p.TimerNoise, Burst: p.Burst})
 	}
+	if f := c.Tune.RoCEv2; f != nil {
+		f(&rc)
+	}
 	var mr Engine
 	if c.Policy != OnlyRoCEv2 {
 		mr = newMetaRoCE(c, h)

@@ -78,7 +78,8 @@ func New(cfg Config) (*NIC, error) {
 	n.keys.init(ids)
 	n.lastSRQN = ids.Uint32() & 0xFFFFFF
 	n.dma.init()
-	ec := EngineConfig{NICID: cfg.GUID, Instance: cfg.Instance, Seed: n.rnd.Uint64(), Secret: cfg.Secret, Addrs: cfg.Addrs, PacketMax: cfg.packetMax(), Policy: cfg.Transport}
+	ec := EngineConfig{NICID: cfg.GUID, Instance: cfg.Instance, Seed: n.rnd.Uint64(), Secret: cfg.Secret, Addrs: cfg.Addrs,
+		PacketMax: cfg.packetMax(), Policy: cfg.Transport, Tune: cfg.Tune}
 	for i, p := range cfg.Ports {
 		//= MR-PATH-001
 		p.SetAddrs(cfg.Addrs)

@@ -204,7 +204,7 @@ func TestSimEnds(t *testing.T) {
 		{"failed flows", result.Result{Summary: result.Summary{Flows: 9, Errors: 2}}, nil, fail.Failed, "2 of 9 flows failed"},
 		{"failed flows and partial", result.Result{Partial: true, Why: "y", Summary: result.Summary{Flows: 9, Errors: 2}}, nil, fail.Failed, "PARTIAL: y"},
 		{"partial", result.Result{Partial: true, Why: "until"}, nil, fail.Partial, "PARTIAL: until"},
-		{"not built", result.Result{}, sim.ErrNotBuilt, fail.Failed, sim.ErrNotBuilt.Error()},
+		{"failed to connect", result.Result{}, errors.New("only 3 of 4 connections carried something"), fail.Failed, "only 3 of 4 connections carried something"},
 		{"a wrong plan", result.Result{}, &plan.Error{File: "x", Line: 3, Msg: "wrong"}, fail.Usage, "x:3: wrong"},
 	} {
 		pretend(t, func(context.Context, *plan.Plan, sim.Options) (*result.Result, error) {

@@ -51,7 +51,12 @@ const warmLimit = 10 * mono.Second
 func newPackets(ctx context.Context, p *plan.Plan, g *work.Graph, seed uint64, threads int) (*packets, error) {
 	n := fabric.New(fabric.Config{Topology: &p.Topology, Switch: &p.Switch, Seed: seed, Threads: max(1, min(threads, runtime.GOMAXPROCS(0))),
 		Adaptive: p.Transport.Adaptive, Start: mono.Time(mono.Millisecond)})
-	m := &packets{n, nic.New(p, n, g, seed)}
+	w, err := nic.New(p, n, g, seed)
+	if err != nil {
+		n.Close()
+		return nil, err
+	}
+	m := &packets{n, w}
 	if err := m.Warm(warmLimit, func() bool { return ctx.Err() == nil }); err != nil {
 		n.Close()
 		return nil, err

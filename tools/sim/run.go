@@ -3,8 +3,6 @@ package sim
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/tools/sim/ideal"
@@ -30,9 +28,6 @@ type Progress struct {
 	Hops           uint64
 }
 
-// ErrNotBuilt says that a plan wants what the simulator does not do yet.
-var ErrNotBuilt = errors.New("the simulator does not do that yet")
-
 // run is a simulation in work.
 type run struct {
 	ctx   context.Context
@@ -57,28 +52,32 @@ func Run(ctx context.Context, p *plan.Plan, o Options) (*result.Result, error) {
 	if o.Seed != 0 {
 		r.seed = o.Seed
 	}
-	if p.Transport.NIC == plan.NICDevice {
-		return nil, fmt.Errorf("nic device: %w", ErrNotBuilt)
-	}
-	g, err := work.Build(p, o.Read)
-	if err != nil {
+	if err := r.build(); err != nil {
 		return nil, err
-	}
-	r.graph = g
-	if p.Transport.Kind == plan.Ideal {
-		r.m = ideal.New(p, g)
-	} else {
-		m, err := newPackets(ctx, p, g, r.seed, o.Threads)
-		if err != nil {
-			return nil, err
-		}
-		r.m = m
 	}
 	defer r.m.Close()
 	if err := r.simulate(); err != nil {
 		return nil, err
 	}
 	return r.result()
+}
+
+// build makes the messages, the hosts and their network.
+func (r *run) build() error {
+	g, err := work.Build(r.p, r.o.Read)
+	if err != nil {
+		return err
+	}
+	r.graph = g
+	if r.p.Transport.Kind == plan.Ideal {
+		r.m = ideal.New(r.p, g)
+		return nil
+	}
+	m, err := newPackets(r.ctx, r.p, g, r.seed, r.o.Threads)
+	if err == nil {
+		r.m = m
+	}
+	return err
 }
 
 // simulate runs the plan's own time.

@@ -1,4 +1,4 @@
-// Package hostqtest plays the program's side of the shared memory, as libibverbs does in C. For tests.
+// Package hostqtest plays the program's side of the shared memory, as libibverbs does in C. For tests and the simulator.
 package hostqtest
 
 import (

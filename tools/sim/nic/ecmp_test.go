@@ -65,7 +65,10 @@ func hashed(t *testing.T, name string, qps int, seed uint64) (mean, most float64
 	}
 	net := fabric.New(fabric.Config{Topology: &p.Topology, Switch: &p.Switch, Seed: seed, Threads: 1, Start: mono.Time(mono.Millisecond)})
 	defer net.Close()
-	w := New(p, net, g, seed)
+	w, err := New(p, net, g, seed)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ports := map[flow]map[uint32]uint16{} // of each connection
 	for i, h := range w.hosts {
 		net.SetHost(i, spy{h, func(p *fabric.Packet) {

@@ -45,60 +45,82 @@ func addrOf(h int32) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(h >> 16), byte(h >> 8), byte(h)})
 }
 
-// engine makes a host's.
-func (t *transmitter) engine(h int32, host transport.Host) engine {
-	p := t.p
-	rate := p.Topology.RateBps
-	if p.Topology.RateUnknown {
-		rate = 0
+// rate is what NICs are told of a wire's.
+func (t *transmitter) rate() uint64 {
+	if t.p.Topology.RateUnknown {
+		return 0
 	}
-	addrs := []netip.Addr{addrOf(h)}
-	seed := t.seed<<24 ^ uint64(h)
-	if t.metaroce() {
-		c := metaroce.Config{NICID: uint64(h) + 1, Instance: 1, Seed: seed, Addrs: addrs, NoICRC: true, TwinShare: p.Transport.Twin, Profile: p.Transport.Profile,
-			TxRecords: t.records(), HeldBuffers: 512, RespBuffers: 16}
-		if p.Transport.Profile == cc.ProfileFixed { // what the engine calls a fixed window is in bytes of a plane
-			c.Profile, c.FixedWindow = "", int(p.Transport.WindowBDP*float64(p.Topology.BDP()))
-		}
-		if p.Switch.Trim {
-			c.TrimDSCP = dscpTrim
-		}
-		for range p.Topology.Planes {
-			c.Planes = append(c.Planes, metaroce.PlaneConfig{PacketMax: packetMax, RateBps: rate})
-		}
-		e := metaroce.New(c, host)
-		for i := range p.Topology.Planes {
-			if p.Transport.Paths > 0 {
-				if err := e.SetEntropies(0, netip.Addr{}, i, metaroce.Entropies{Count: p.Transport.Paths}); err != nil {
-					panic(err) // plans are checked
-				}
-			}
-		}
-		return e
-	}
-	return t.rocev2(rocev2.Config{Seed: seed, Addrs: addrs, NoICRC: true, FixedRTO: true}, rate, host)
+	return t.p.Topology.RateBps
 }
 
-func (t *transmitter) rocev2(c rocev2.Config, rate uint64, host transport.Host) engine {
+// seedOf is that of a host's engine.
+func (t *transmitter) seedOf(h int32) uint64 { return t.seed<<24 ^ uint64(h) }
+
+// engine makes a host's.
+func (t *transmitter) engine(h int32, host transport.Host) engine {
+	addrs := []netip.Addr{addrOf(h)}
+	var e engine
+	if t.metaroce() {
+		c := metaroce.Config{NICID: uint64(h) + 1, Instance: 1, Seed: t.seedOf(h), Addrs: addrs}
+		for range t.p.Topology.Planes {
+			c.Planes = append(c.Planes, metaroce.PlaneConfig{PacketMax: packetMax, RateBps: t.rate()})
+		}
+		t.tuneMetaRoCE(&c)
+		e = metaroce.New(c, host)
+	} else {
+		c := rocev2.Config{Seed: t.seedOf(h), Addrs: addrs}
+		for range t.p.Topology.Planes {
+			c.Planes = append(c.Planes, rocev2.PlaneConfig{PacketMax: packetMax, RateBps: t.rate()})
+		}
+		t.tuneRoCEv2(&c)
+		e = rocev2.New(c, host)
+	}
+	t.paths(e)
+	return e
+}
+
+// tuneMetaRoCE puts what the plan says into an engine's configuration.
+func (t *transmitter) tuneMetaRoCE(c *metaroce.Config) {
 	p := t.p
-	c.NAKOnce = p.Transport.NAKOnce
+	c.NoICRC, c.TwinShare, c.Profile = true, p.Transport.Twin, p.Transport.Profile
+	c.TxRecords, c.HeldBuffers, c.RespBuffers = t.records(), 512, 16
+	if p.Transport.Profile == cc.ProfileFixed { // what the engine calls a fixed window is in bytes of a plane
+		c.Profile, c.FixedWindow = "", int(p.Transport.WindowBDP*float64(p.Topology.BDP()))
+	}
+	if p.Switch.Trim {
+		c.TrimDSCP = dscpTrim
+	}
+}
+
+// tuneRoCEv2 is the same of the other transport.
+func (t *transmitter) tuneRoCEv2(c *rocev2.Config) {
+	p := t.p
+	c.NoICRC, c.FixedRTO, c.NAKOnce = true, true, p.Transport.NAKOnce
 	c.Window = int(p.Transport.WindowBDP * float64(p.Topology.BDP()))
-	switch {
+	switch rate := t.rate(); {
 	case !p.Transport.DCQCN:
 		c.CC = rocev2.CCNone
 	case p.Transport.Constants == plan.DCQCNHPCC && rate > 0:
 		c.DCQCN, c.CNPSpacing = hpccDCQCN(float64(rate)), hpccSpacing
 	}
-	for range p.Topology.Planes {
-		c.Planes = append(c.Planes, rocev2.PlaneConfig{PacketMax: packetMax, RateBps: rate})
-	}
-	e := rocev2.New(c, host)
-	if p.Transport.RCPlane >= 0 {
-		for i := range p.Topology.Planes {
-			e.SetPlane(0, i, i == p.Transport.RCPlane)
+}
+
+// paths puts what the plan says of planes and paths into an engine.
+func (t *transmitter) paths(e engine) {
+	for i := range t.p.Topology.Planes {
+		switch e := e.(type) {
+		case *metaroce.Engine:
+			if t.p.Transport.Paths > 0 {
+				if err := e.SetEntropies(0, netip.Addr{}, i, metaroce.Entropies{Count: t.p.Transport.Paths}); err != nil {
+					panic(err) // plans are checked
+				}
+			}
+		case *rocev2.Engine:
+			if t.p.Transport.RCPlane >= 0 {
+				e.SetPlane(0, i, i == t.p.Transport.RCPlane)
+			}
 		}
 	}
-	return e
 }
 
 // hpccSpacing: there each acknowledgement of a marked packet tells, and the sender looks at them at this pace.
@@ -129,6 +151,14 @@ func (t *transmitter) timeout() uint8 {
 	return code
 }
 
+// timeoutOf is the code that a program gives its QPs.
+func (t *transmitter) timeoutOf() uint8 {
+	if t.metaroce() {
+		return 14
+	}
+	return t.timeout()
+}
+
 // connect makes a QP of a host that is connected to one of another.
 func (t *transmitter) connect(e engine, now mono.Time, owner any, sq int, from, to int32, qpn, remote uint32) qp {
 	mtu := t.p.Topology.MTU
@@ -137,13 +167,13 @@ func (t *transmitter) connect(e engine, now mono.Time, owner any, sq int, from, 
 		q := e.CreateQP(qpn, metaroce.QPConfig{Owner: owner, SQEntries: sq, MaxSendSGE: 1, SRQ: true})
 		q.ToInit()
 		q.ToRTR(now, metaroce.RTRAttr{Local: addrOf(from), Remote: addrOf(to), RemoteQPN: remote, PathMTU: mtu, MaxDestRdAtomic: 1})
-		q.ToRTS(now, metaroce.RTSAttr{Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 1})
+		q.ToRTS(now, metaroce.RTSAttr{Timeout: t.timeoutOf(), RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 1})
 		return q
 	case *rocev2.Engine:
 		q := e.CreateQP(qpn, rocev2.QPConfig{Owner: owner, SQEntries: sq, MaxSendSGE: 1, SRQ: true})
 		q.ToInit()
 		q.ToRTR(now, rocev2.RTRAttr{Local: addrOf(from), Remote: addrOf(to), RemoteQPN: remote, PathMTU: mtu, MaxDestRdAtomic: 1})
-		q.ToRTS(now, rocev2.RTSAttr{Timeout: t.timeout(), RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 1})
+		q.ToRTS(now, rocev2.RTSAttr{Timeout: t.timeoutOf(), RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 1})
 		return q
 	}
 	panic("nic: an engine of another kind")

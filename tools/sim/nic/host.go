@@ -14,6 +14,7 @@ type host struct {
 	w     *World
 	id    int32
 	e     engine
+	whole *whole // the NIC around the engine, or nil
 	ports []*fabric.Port
 	busy  interface{ SetBusy(planes uint32) } // of the engine, or nil
 	last  int                                 // plane that was sent on last
@@ -40,7 +41,7 @@ type scratch struct {
 }
 
 func newScratch() *scratch {
-	return &scratch{batch: pkt.NewBatch(1, packetMax), rx: make([]pkt.Packet, 1), buf: make([]byte, packetMax)}
+	return &scratch{batch: pkt.NewBatch(1, packetMax), rx: make([]pkt.Packet, 1), buf: make([]byte, packetMax+tagBytes)}
 }
 
 // timed is a message that is posted at a time.
@@ -53,8 +54,14 @@ type timed struct {
 func (h *host) Deliver(now mono.Time, p *fabric.Packet) {
 	h.now = now
 	r := &h.s.rx[0]
+	r.Kind = pkt.RoCE
 	r.Data = p.Bytes(h.s.buf)
 	r.Src, r.Dst, r.SrcPort, r.TOS, r.Plane, r.Time, r.TTL = h.w.addrs[p.From], h.w.addrs[h.id], p.SrcPort, p.TOS, p.Plane, now, 64
+	if h.whole != nil {
+		x := h.whole.wires[p.Plane]
+		x.rx = append(x.rx, *r)
+		return
+	}
 	h.e.HandlePackets(now, h.s.rx)
 }
 
@@ -65,7 +72,7 @@ func (h *host) ahead() int { return h.w.wireBytes }
 // taken in before, one by one as they came.
 func (h *host) Step(now mono.Time) mono.Time {
 	h.now = now
-	if h.e.NextTimeout() <= now {
+	if h.whole == nil && h.e.NextTimeout() <= now {
 		h.e.HandleTimers(now)
 	}
 	for len(h.timed) > 0 && h.timed[0].at <= now {
@@ -73,13 +80,18 @@ func (h *host) Step(now mono.Time) mono.Time {
 		h.popTimed()
 		h.ready = append(h.ready, m)
 	}
-	h.postAll(now)
-	room, blocked := h.transmit(now)
-	at := h.e.NextTimeout()
-	if at <= now && blocked { // what it wants goes when there is room
-		at = room
+	var at mono.Time
+	if h.whole != nil {
+		at = h.whole.step(now)
+	} else {
+		h.postAll(now)
+		room, blocked := h.transmit(now)
+		at = h.e.NextTimeout()
+		if at <= now && blocked { // what it wants goes when there is room
+			at = room
+		}
+		at = min(at, room)
 	}
-	at = min(at, room)
 	if len(h.timed) > 0 {
 		at = min(at, h.timed[0].at)
 	}
@@ -108,15 +120,20 @@ func (h *host) transmit(now mono.Time) (room mono.Time, blocked bool) {
 		}
 		p := &b.Pkts[0]
 		h.last = int(p.Plane)
-		to, ok := h.w.hostOf(p.Dst)
-		if !ok {
-			continue
-		}
-		x := h.w.net.NewPacket(h.id)
-		x.To = to
-		x.Fill(p, !payload(p.Data, h.w.tx.metaroce()), h.w.overhead)
-		h.w.net.Send(now, h.id, x)
+		h.send(now, p)
 	}
+}
+
+// send puts a packet on its wire.
+func (h *host) send(now mono.Time, p *pkt.Packet) {
+	to, ok := h.w.hostOf(p.Dst)
+	if !ok {
+		return
+	}
+	x := h.w.net.NewPacket(h.id)
+	x.To = to
+	x.Fill(p, !payload(p.Data, h.w.tx.metaroce()), h.w.overhead)
+	h.w.net.Send(now, h.id, x)
 }
 
 // full says which planes take no more, a bit each, and when the first of them will, or Never.

@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"github.com/metaroce/metaroce/device"
+	"github.com/metaroce/metaroce/device/hostq/hostqtest"
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/transport"
 )
@@ -22,6 +24,12 @@ type lane struct {
 	slots int  // free in the send queue
 	since fifo // of a steady run: when the requests in the send queue were posted
 	freed bool // in the host's list of those that may post
+
+	// with a whole NIC
+	dq  *device.QP
+	sq  *hostqtest.Queue
+	num uint32
+	key uint32 // of the peer's region
 }
 
 // part is a message, or what of it goes over one QP.
@@ -131,6 +139,9 @@ func (w *World) parts(size int64) int {
 
 // post hands requests to the QP while its send queue has room.
 func (l *lane) post(now mono.Time) {
+	if l.sq != nil {
+		l.put(now)
+	}
 	for l.head < len(l.wait) && l.slots > 0 {
 		wr := l.qp.NextWR()
 		if wr == nil {
@@ -210,31 +221,37 @@ func (h *host) ReturnRecv(_ any, r *transport.RecvWR) { h.s.recv = append(h.s.re
 // RecvDone implements transport.Host: a part of a message has come.
 func (h *host) RecvDone(_ any, r *transport.RecvWR, i transport.RecvInfo) {
 	h.s.recv = append(h.s.recv, r)
-	if i.Status != transport.OK || h.w.warming {
-		return
+	if i.Status == transport.OK {
+		h.came(h.now, int32(i.Imm))
 	}
-	msg := int32(i.Imm)
-	if h.w.steady {
+}
+
+// came counts a part of a message that has come.
+func (h *host) came(now mono.Time, msg int32) {
+	if h.w.warming || h.w.steady {
 		return
 	}
 	s := &h.w.msgs[msg]
 	if s.toCome--; s.toCome == 0 {
-		s.received = h.now
-		h.ended(h.now, msg, false)
+		s.received = now
+		h.ended(now, msg, false)
 	}
 }
 
 // SendDone implements transport.Host: a part of a message is acknowledged.
 func (h *host) SendDone(owner any, wr *transport.SendWR, st transport.Status) {
-	l := owner.(*lane)
+	h.sent(owner.(*lane), int32(wr.ID), wr.Length, st)
+}
+
+// sent counts a part of a message that is acknowledged, or has failed.
+func (h *host) sent(l *lane, msg int32, length uint32, st transport.Status) {
 	l.slots++
-	msg := int32(wr.ID)
 	if h.w.warming {
 		h.s.ended++
 		return
 	}
 	if st != transport.OK {
-		l.c.err = st
+		h.broken(l, st)
 		h.failed(msg)
 		return
 	}
@@ -244,7 +261,7 @@ func (h *host) SendDone(owner any, wr *transport.SendWR, st transport.Status) {
 		if at := l.since.pop(); h.now >= h.w.warmAt {
 			h.took = append(h.took, h.now.Sub(at))
 		}
-		l.wait = append(l.wait, part{msg, wr.Length})
+		l.wait = append(l.wait, part{msg, length})
 	} else if s.toAck--; s.toAck == 0 {
 		s.acked = h.now
 		h.s.ended++
@@ -257,9 +274,13 @@ func (h *host) SendDone(owner any, wr *transport.SendWR, st transport.Status) {
 }
 
 // QPError implements transport.Host.
-func (h *host) QPError(owner any, _ bool, st transport.Status) {
-	l := owner.(*lane)
-	l.c.err = st
+func (h *host) QPError(owner any, _ bool, st transport.Status) { h.broken(owner.(*lane), st) }
+
+// broken: a QP carries nothing any more, and what waits for it will not end.
+func (h *host) broken(l *lane, st transport.Status) {
+	if l.c.err == 0 {
+		l.c.err = st
+	}
 	for _, p := range l.wait[l.head:] {
 		h.failed(p.msg)
 	}

@@ -36,7 +36,7 @@ type World struct {
 
 // New gives every host of a network its NIC and its connections. RC QPs carry both ways, so there is one connection for each
 // pair of hosts that exchange messages.
-func New(p *plan.Plan, n *fabric.Net, g *work.Graph, seed uint64) *World {
+func New(p *plan.Plan, n *fabric.Net, g *work.Graph, seed uint64) (*World, error) {
 	t := &p.Topology
 	w := &World{net: n, graph: g, tx: transmitter{p, seed}, msgs: make([]message, len(g.Messages)), wireBytes: t.WireBytes(), overhead: t.Overhead,
 		nsPerByte: 8e9 / float64(t.RateBps), control: p.Switch.ControlClass, steady: p.Run.Steady}
@@ -52,14 +52,16 @@ func New(p *plan.Plan, n *fabric.Net, g *work.Graph, seed uint64) *World {
 		w.hosts = append(w.hosts, x)
 		n.SetHost(int(h), x)
 	}
-	for h := range w.hosts {
-		x := w.hosts[h]
+	w.link()
+	if p.Transport.NIC == plan.NICDevice {
+		return w, w.connectWhole()
+	}
+	for _, x := range w.hosts {
 		x.e = w.tx.engine(x.id, x)
 		x.busy, _ = x.e.(interface{ SetBusy(planes uint32) })
 	}
-	w.link()
 	w.connectAll()
-	return w
+	return w, nil
 }
 
 // link turns what messages wait for round: who waits for a message.
@@ -83,16 +85,9 @@ func (w *World) connectAll() {
 	for i := range next {
 		next[i] = 0x100 + uint32(qpns.IntN(1<<22))
 	}
-	for i := range w.graph.Messages {
-		m := &w.graph.Messages[i]
-		if m.From == m.To {
-			continue
-		}
-		if _, is := w.hosts[m.From].conns[m.To]; is {
-			continue
-		}
-		a, b := w.hosts[m.From], w.hosts[m.To]
-		ca, cb := &conn{h: a, peer: b.id}, &conn{h: b, peer: a.id}
+	for _, p := range w.pairs() {
+		a, b := w.hosts[p[0]], w.hosts[p[1]]
+		ca, cb := w.join(a, b)
 		for range max(1, w.tx.p.Transport.QPs) {
 			qa, qb := next[a.id], next[b.id]
 			next[a.id]++
@@ -100,9 +95,29 @@ func (w *World) connectAll() {
 			w.lane(a, ca, qa, qb)
 			w.lane(b, cb, qb, qa)
 		}
-		a.conns[b.id], b.conns[a.id] = ca, cb
-		a.list, b.list = append(a.list, ca), append(b.list, cb)
 	}
+}
+
+// pairs are the hosts that exchange messages, in the order of these.
+func (w *World) pairs() (pairs [][2]int32) {
+	seen := map[[2]int32]bool{}
+	for i := range w.graph.Messages {
+		m := &w.graph.Messages[i]
+		k := [2]int32{min(m.From, m.To), max(m.From, m.To)}
+		if m.From != m.To && !seen[k] {
+			seen[k] = true
+			pairs = append(pairs, [2]int32{m.From, m.To})
+		}
+	}
+	return pairs
+}
+
+// join gives two hosts a connection.
+func (w *World) join(a, b *host) (ca, cb *conn) {
+	ca, cb = &conn{h: a, peer: b.id}, &conn{h: b, peer: a.id}
+	a.conns[b.id], b.conns[a.id] = ca, cb
+	a.list, b.list = append(a.list, ca), append(b.list, cb)
+	return ca, cb
 }
 
 func (w *World) lane(h *host, c *conn, qpn, remote uint32) {
