@@ -22,7 +22,8 @@ func (e *env) simShowCommand() *cli.Command {
 	return &cli.Command{
 		Name: "show", Usage: "say what a plan comes to, and run nothing", ArgsUsage: "PLAN.yaml|NAME",
 		Description: "  mroce sim show smoke\n\n" +
-			"The ideal time is that of the busiest host's bytes on all its links, headers included, and one round trip.",
+			"The ideal time is the longer one of the busiest links' bytes, headers included, with what comes before and after them, and of the longest\n" +
+			"chain of messages that wait for each other, each as if it were alone.",
 		BashComplete: completeWords(plans.Names()),
 		Flags:        append(planFlags(), &cli.BoolFlag{Name: "json", Usage: "one object instead of text"}),
 		Action:       e.simShow,

@@ -237,6 +237,52 @@ func TestIdealBelow(t *testing.T) {
 	}
 }
 
+// TestIdealAbove: no pattern ends sooner than its bound, and those that share no links in their steps end then.
+func TestIdealAbove(t *testing.T) {
+	const goal = "num_ranks 3\nrank 0 { a: calc 7000\nb: send 100000b to 1 tag 0\nb requires a\nc: recv 5000b from 2 tag 1\nc requires b\n }\n" +
+		"rank 1 { a: recv 100000b from 0 tag 0\nb: send 300000b to 2 tag 0\nb requires a\nc: calc 900000\nc requires b\n }\nrank 2 { a: recv 300000b from 1 tag 0\nb: send 5000b to 0 tag 1\nb requires a\n }\n"
+	for _, x := range []struct {
+		work  string
+		exact bool
+	}{
+		{"[{pattern: permutation, add: 4, size: 1MiB}]", true},
+		{"[{pattern: permutation, add: 4, size: 1MiB, repeat: 3}]", true},
+		{"[{pattern: permutation, mul: 3, add: 5, size: 100kB}]", false},
+		{"[{pattern: incast, hosts: [0, 4-9], size: 100kB}]", true},
+		{"[{pattern: all-to-all, size: 30kB}]", false},
+		{"[{pattern: all-to-all, size: 30kB, outstanding: 2}]", false},
+		{"[{pattern: ring, size: 1MiB}]", true},
+		{"[{pattern: ring, size: 1MiB, acked: true}]", true},
+		{"[{pattern: all-gather, size: 100}]", true},
+		{"[{pattern: halving, size: 1MiB}]", true},
+		{"[{pattern: tree, size: 4MiB}]", false},
+		{"[{pattern: tree, size: 4MiB, start: 30us}, {pattern: ring, size: 1MiB, hosts: 3-9}]", false},
+		{"[{pattern: goal, file: x.goal}]", true},
+	} {
+		for _, topology := range [][]string{{}, {"topology.planes", "3"}, {"topology.spines", "1"}} {
+			set := append([]string{"workload", x.work}, topology...)
+			p := parse(t, ideal16, set...)
+			read := func(string) ([]byte, error) { return []byte(goal), nil }
+			g, err := work.Build(p, read)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := simulate(t, Options{Read: read}, ideal16, set...)
+			ended(t, r)
+			bounds := g.Bounds(&p.Topology)
+			for i, grp := range r.Groups {
+				least := bounds[i].Ideal.Seconds()
+				if grp.Seconds < least-2e-9 || x.exact && len(topology) == 0 && grp.Seconds > least+30e-9 {
+					t.Errorf("%v: %s takes %.3f µs, its bound is %.3f", set, grp.Name, grp.Seconds*1e6, least*1e6)
+				}
+			}
+			if all := bounds[len(r.Groups)].Ideal.Seconds(); r.Summary.Seconds < all-2e-9 {
+				t.Errorf("%v: all take %.3f µs, the bound is %.3f", set, r.Summary.Seconds*1e6, all*1e6)
+			}
+		}
+	}
+}
+
 // TestIdealLinks: links have the names and the order that they have at the packet level.
 func TestIdealLinks(t *testing.T) {
 	for _, topology := range []string{"{kind: switch, hosts: 3, rate: 1Gbit}", "{kind: leaf-spine, hosts: 12, leaf: 3, spines: 2, planes: 2, rate: 1Gbit, up_rate: 2Gbit}",

@@ -162,18 +162,6 @@ func (n *network) share() {
 	n.counted = n.counted[:0]
 }
 
-// level is the tier that a message climbs to: 0 a leaf, 1 spines or aggregation switches, 2 cores.
-func (n *network) level(a, b int32) int {
-	l, m := n.t.LeafOf(int(a)), n.t.LeafOf(int(b))
-	switch {
-	case l == m:
-		return 0
-	case n.t.PodOf(l) == n.t.PodOf(m):
-		return 1
-	}
-	return 2
-}
-
 // path appends the groups from one host to another.
 func (n *network) path(to []int32, a, b int32) []int32 {
 	to = append(to, n.host(int(a)), n.way(n.host(int(b)), 1))

@@ -76,12 +76,11 @@ func New(p *plan.Plan, g *work.Graph) *World {
 		w.solver.Link(w.net.groups[i].rate)
 	}
 	w.next, w.nextAt = g.Followers()
-	up, host := 8e12/float64(t.UpBps), 8e12/float64(t.RateBps)
 	ack := float64(t.WireBytes() - t.MTU)
 	for l := range 3 {
-		x := way{delay: ps(2*t.Delay + mono.Duration(2*l)*t.UpDelay), perByte: host + float64(2*l)*up}
-		x.back = x.delay + pico(ack*(x.perByte+host)+0.5)
-		w.way = append(w.way, x)
+		delay, perByte := t.Behind(l)
+		back := ps(delay) + pico(ack*(perByte+8e12/float64(t.RateBps))+0.5)
+		w.way = append(w.way, way{delay: ps(delay), perByte: perByte, back: back})
 	}
 	seen := map[[2]int32]int32{}
 	for i := range g.Messages {
@@ -95,7 +94,7 @@ func New(p *plan.Plan, g *work.Graph) *World {
 		if !is {
 			c = int32(len(w.conns))
 			seen[[2]int32{m.From, m.To}] = c
-			w.conns = append(w.conns, conn{from: m.From, to: m.To, level: w.net.level(m.From, m.To), private: -1, place: -1})
+			w.conns = append(w.conns, conn{from: m.From, to: m.To, level: t.Level(int(m.From), int(m.To)), private: -1, place: -1})
 			w.solver.Flow(1, nil)
 		}
 		w.of[i] = c

@@ -67,6 +67,25 @@ func (t *Topology) CoresOf(agg int) (first, end int) {
 	return agg % t.Aggs * per, (agg%t.Aggs + 1) * per
 }
 
+// Level is the tier that packets between two hosts climb to: 0 their leaf, 1 spines or aggregation switches, 2 cores.
+func (t *Topology) Level(a, b int) int {
+	l, m := t.LeafOf(a), t.LeafOf(b)
+	switch {
+	case l == m:
+		return 0
+	case t.PodOf(l) == t.PodOf(m):
+		return 1
+	}
+	return 2
+}
+
+// Behind is what follows when a packet has left its host, over a path of a level: the delays of its links, and the picoseconds
+// that each byte takes on those after the first, stored and forwarded.
+func (t *Topology) Behind(level int) (delay mono.Duration, psPerByte float64) {
+	between := float64(2 * level)
+	return 2*t.Delay + mono.Duration(2*level)*t.UpDelay, 8e12/float64(t.RateBps) + between*8e12/float64(t.UpBps)
+}
+
 // WireBytes is the length of a full packet on the wire.
 func (t *Topology) WireBytes() int { return t.MTU + t.header() + t.Overhead }
 
