@@ -9,7 +9,7 @@ GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main
 PREFIX  ?= /usr/local
 B       := build
 
-.PHONY: build vopr demo test test-all test-interop test-clients test-dpdk test-sim bench bench-mpi lint install uninstall clean help need-go fmt generate
+.PHONY: build vopr demo test test-all test-interop test-clients test-rccl test-dpdk test-sim bench bench-mpi lint install uninstall clean help need-go fmt generate
 
 build: need-go $(B)/bin/nicemu $(B)/bin/mroce $(B)/bin/mroce-dpdk ## build everything into build/: bin/nicemu, bin/mroce, bin/mroce-dpdk (where there is DPDK), lib/libibverbs.so.1, lib/librdmacm.so.1, lib/librccl-net.so, tests/*
 	@$(MAKE) --no-print-directory -C verbs
@@ -62,6 +62,11 @@ test-dpdk: ## the DPDK reference implementation: two daemons over memif without 
 	@$(MAKE) -s build
 	@ci/run.sh dpdk full_dpdk
 
+test-rccl: ## collectives through the plugin of RCCL and NCCL: 2 to 16 ranks, to 64 MiB, loss, planes and ranks that go, 4,000 connections
+	@bash ci/deps.sh test
+	@$(MAKE) -s build
+	@ci/run.sh rccl full_rccl
+
 test-sim: ## the simulator's plans beside their goals: loss, planes, failures, collectives, the work that htsim was measured with
 	@bash ci/deps.sh build
 	@ci/run.sh full_sim
@@ -94,7 +99,7 @@ generate: need-go ## regenerate what is generated from spec/
 install: build ## install below PREFIX (/usr/local), DESTDIR in front of it for packagers; the library stays out of the linker's path
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/mroce
 	install -m 755 $(B)/bin/nicemu $(B)/bin/mroce $(wildcard $(B)/bin/mroce-dpdk) $(DESTDIR)$(PREFIX)/bin/
-	cp -rP $(B)/lib/libibverbs.so* $(B)/lib/librdmacm.so* $(B)/lib/librccl-net.so $(B)/lib/libnccl-net.so $(B)/lib/rsocket $(DESTDIR)$(PREFIX)/lib/mroce/
+	cp -rP $(B)/lib/libibverbs.so* $(B)/lib/librdmacm.so* $(B)/lib/librccl-net.so $(B)/lib/libnccl-net.so $(B)/lib/collbench-rank $(B)/lib/rsocket $(DESTDIR)$(PREFIX)/lib/mroce/
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man7 bash-completion/completions)
 	$(B)/bin/nicemu man >$(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1
 	$(B)/bin/mroce man >$(DESTDIR)$(PREFIX)/share/man/man1/mroce.1

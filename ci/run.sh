@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 out=build/ci
 
 test_jobs="build generated unit race verbs asan fuzz sim simulator slurm planted pyverbs live dpdk clients interop rccl lint"
-full_jobs="full_tap full_udp full_mem full_field full_clients_a full_clients_b full_dpdk full_sim full_soak"
+full_jobs="full_tap full_udp full_mem full_field full_clients_a full_clients_b full_dpdk full_rccl full_sim full_soak"
 
 # ---------------------------------------------------------------- words the jobs use
 say() { printf '%s\n' "$*"; }
@@ -110,12 +110,15 @@ job_asan() {
     count 2 0
 }
 
-# The plugin of RCCL and NCCL over an emulated NIC.
+# The plugin of RCCL and NCCL over an emulated NIC, and collectives through it.
+rccl() { MR_LIVE=$1 gotest -tags live -count=1 -timeout "$2" ./tests/rccl; }
 job_rccl() {
     [ -x build/bin/nicemu ] || absent "build/bin/nicemu"
     make --no-print-directory -C rccl-shim check live
     count 2 0
+    rccl pairwise 10m
 }
+job_full_rccl() { rccl full 40m; }
 
 # fuzz PACKAGE TARGET. Go's fuzzer can lose a race with its own clock when the time is up (go.dev/issue/75804): it fails then with
 # "context deadline exceeded" and names no input. Such a run counts for nothing and is made again; what names an input is a failure.

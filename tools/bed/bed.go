@@ -39,11 +39,12 @@ type Bed struct {
 // Options of a lab.
 type Options struct {
 	Wire   string
-	Hosts  int    // a, b, …: 10.0.0.1, 10.0.0.2, …
-	Planes int    // 0: the constant above
-	Plane  string // properties of the planes as in a lab file: "noise: 2ms"
-	Impair string // of all planes, likewise: "loss: 0.5%"
-	NoVeth bool   // nothing beside the planes; no need for root
+	Hosts  int      // a, b, …: 10.0.0.1, 10.0.0.2, …
+	Planes int      // 0: the constant above
+	Plane  string   // properties of the planes as in a lab file: "noise: 2ms"
+	Impair string   // of all planes, likewise: "loss: 0.5%"
+	NoVeth bool     // nothing beside the planes; no need for root
+	Flags  []string // of lab up
 }
 
 // New brings a lab up with the given nicemu. Hosts a and b are joined by a veth as well, unless told otherwise.
@@ -70,7 +71,7 @@ func New(bin string, o Options) (*Bed, error) {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	if err := b.Nicemu("lab", "up", file); err != nil {
+	if err := b.Nicemu(append([]string{"lab", "up", file}, o.Flags...)...); err != nil {
 		os.RemoveAll(dir)
 		return nil, err
 	}

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -85,5 +87,29 @@ func TestInterrupted(t *testing.T) {
 	var o, e bytes.Buffer
 	if code := run(ctx, []string{"mroce", "vopr", "--seeds", "1000"}, &o, &e); code != fail.Stopped || !strings.Contains(o.String(), "partial") {
 		t.Errorf("code %d: %s %s", code, o.String(), e.String())
+	}
+}
+
+// TestCollbenchUsage: what cannot be is said before anything is started.
+func TestCollbenchUsage(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "collbench-rank"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("MR_LIB", dir)
+	for args, say := range map[string]string{
+		"collbench all-reduze":           "no collective \"all-reduze\"",
+		"collbench --ranks 17":           "2 to 16",
+		"collbench --ranks 1":            "2 to 16",
+		"collbench --group 9":            "--group 9: 1 to 8",
+		"collbench --table 5":            "8 to 12",
+		"collbench --type half":          "float, double",
+		"collbench --max 4MB all-reduce": "4MB",
+		"collbench --factor 1":           "not above 1",
+	} {
+		code, out, errs := mroce(strings.Fields(args)...)
+		if code != fail.Usage || !strings.Contains(out+errs, say) {
+			t.Errorf("mroce %s: code %d, want %d and %q\n%s%s", args, code, fail.Usage, say, out, errs)
+		}
 	}
 }
