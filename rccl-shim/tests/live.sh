@@ -36,6 +36,7 @@ net="$bin/mr_net $lib/librccl-net.so"
 good="sizes_of_messages many_under_way grouped groups_mixed_up flush merged_device"
 
 start_daemon metaroce
+run "$bin/ib_sequence"
 run $net
 MR_NET_FLUSH=1 run $net flush
 echo "four QPs, in turn and split:"
@@ -46,5 +47,6 @@ echo "no inline data, no short messages, a GID by number:"
 MR_NET_INLINE=0 MR_NET_IMM_BYTES=0 NCCL_IB_GID_INDEX=0 run $net $good
 echo "RoCEv2:"
 start_daemon rocev2
+run "$bin/ib_sequence"
 run $net
 exit $failed
