@@ -135,9 +135,11 @@ static void parse(int argc, char **argv) {
         else
             set(c, longs[at].name, optarg);
     }
-    if (opt.rank >= opt.ranks || opt.ranks < 2 || opt.min > opt.max || !(opt.factor > 1) || optind < argc) {
-        fprintf(stderr,
-                "collbench-rank: 2 ranks at least, --rank below --ranks, --min not above --max, --factor above 1\n");
+    if (opt.rank >= opt.ranks || opt.ranks < 2 || opt.min > opt.max || !(opt.factor > 1) || opt.slice % 64 ||
+        optind < argc) {
+        fprintf(
+            stderr,
+            "collbench-rank: 2 ranks at least, --rank below --ranks, --min not above --max, --factor above 1, --slice a multiple of 64\n");
         exit(2);
     }
 }

@@ -71,6 +71,16 @@ static bool ring_needed(int a, int b, int channel) {
     return b == next_of(a);
 }
 
+/* Data go round in chunks of half the slots, as in the libraries: were they longer, each rank could fill its own slots
+ * and its successor's before it takes what its predecessor sent, and all would wait. In elements. */
+static size_t chunk_max(void) {
+    return STEPS / 2 * opt.slice / type_size();
+}
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
 /* Chunk numbers as they pass a rank: it sends its predecessor's first, and its own comes round last, summed up. */
 static void ring_reduce(struct lane *l, int c, char *src, size_t count, size_t base, char *own, bool go_on) {
     int n = opt.ranks, r = opt.rank;
@@ -100,43 +110,66 @@ static void ring_all_reduce(struct plan *p, char *src, char *dst, size_t count) 
     for (int c = 0; c < opt.channels; c++) {
         struct lane *l = lane(p);
         struct part mine = part(count, opt.channels, c);
-        size_t n = mine.bytes / type_size();
-        ring_reduce(l, c, src, n, mine.at, dst + mine.at + part(n, opt.ranks, opt.rank).at, true);
-        ring_spread(l, c, dst, n, mine.at);
+        size_t n = mine.bytes / type_size(), loop = chunk_max() * (size_t)opt.ranks, at = 0;
+        do {
+            size_t now = least(n - at, loop), base = mine.at + at * type_size();
+            ring_reduce(l, c, src, now, base, dst + base + part(now, opt.ranks, opt.rank).at, true);
+            ring_spread(l, c, dst, now, base);
+            at += now;
+        } while (at < n);
     }
 }
 
-/* count: elements that each rank has at the end. A channel takes its part of each rank's. */
-static void ring_reduce_scatter(struct plan *p, char *src, char *dst, size_t count) {
-    int n = opt.ranks, r = opt.rank;
+/* The pieces of a channel's part of what each rank has; at is within it, in bytes. */
+static void ring_pieces(struct plan *p, size_t count, void (*turn)(struct lane *l, int c, struct part piece)) {
     for (int c = 0; c < opt.channels; c++) {
         struct lane *l = lane(p);
         struct part mine = part(count, opt.channels, c);
-        for (int j = 1; j <= n; j++) {
-            size_t at = (size_t)((r + n - j) % n) * count * type_size() + mine.at;
-            struct action *a = act(l, src + at, j == n ? dst + mine.at : NULL, mine.bytes);
-            if (j > 1)
-                from(a, c, prev_of(r), true);
-            if (j < n)
-                to(a, c, next_of(r));
-        }
+        size_t at = 0;
+        do {
+            size_t now = least(mine.bytes - at, chunk_max() * type_size());
+            turn(l, c, (struct part){mine.at + at, now});
+            at += now;
+        } while (at < mine.bytes);
     }
+}
+
+static char *from_here, *to_here; /* of the plan that is made, and the bytes of a rank */
+static size_t rank_bytes;
+
+static void scatter_turn(struct lane *l, int c, struct part piece) {
+    int n = opt.ranks, r = opt.rank;
+    for (int j = 1; j <= n; j++) {
+        size_t at = (size_t)((r + n - j) % n) * rank_bytes + piece.at;
+        struct action *a = act(l, from_here + at, j == n ? to_here + piece.at : NULL, piece.bytes);
+        if (j > 1)
+            from(a, c, prev_of(r), true);
+        if (j < n)
+            to(a, c, next_of(r));
+    }
+}
+
+static void gather_turn(struct lane *l, int c, struct part piece) {
+    int n = opt.ranks, r = opt.rank;
+    for (int j = 0; j < n; j++) {
+        size_t at = (size_t)((r + n - j) % n) * rank_bytes + piece.at;
+        struct action *a = act(l, j ? NULL : from_here + piece.at, to_here + at, piece.bytes);
+        if (j)
+            from(a, c, prev_of(r), false);
+        if (j < n - 1)
+            to(a, c, next_of(r));
+    }
+}
+
+/* count: elements of one rank; the others' lie one behind the other. */
+static void ring_reduce_scatter(struct plan *p, char *src, char *dst, size_t count) {
+    from_here = src, to_here = dst, rank_bytes = count * type_size();
+    ring_pieces(p, count, scatter_turn);
 }
 
 static void ring_all_gather(struct plan *p, char *src, char *dst, size_t count) {
-    int n = opt.ranks, r = opt.rank;
-    for (int c = 0; c < opt.channels; c++) {
-        struct lane *l = lane(p);
-        struct part mine = part(count, opt.channels, c);
-        for (int j = 0; j < n; j++) {
-            size_t at = (size_t)((r + n - j) % n) * count * type_size() + mine.at;
-            struct action *a = act(l, j ? NULL : src + mine.at, dst + at, mine.bytes);
-            if (j)
-                from(a, c, prev_of(r), false);
-            if (j < n - 1)
-                to(a, c, next_of(r));
-        }
-    }
+    from_here = src, to_here = dst, rank_bytes = count * type_size();
+    ring_pieces(p, count, gather_turn);
 }
 
 static void ring_broadcast(struct plan *p, char *src, char *dst, size_t count) {

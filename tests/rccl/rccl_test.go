@@ -137,7 +137,7 @@ func TestCollectives(t *testing.T) {
 		{2, "0%", "mem", "--max 4194304 --factor 16 --iters 3 --colls " + all, 35},
 		{4, "1%", "auto", "--max 1048576 --factor 64 --iters 3 --channels 2 --colls " + all, 20},
 		{8, "10%", "mem", "--max 131072 --factor 128 --iters 2 --seconds 0.2 --group 4 --colls all-reduce,all-to-all", 6},
-		{3, "1%", "mem", "--max 262144 --factor 40 --iters 2 --slice 65536 --type int32 --colls " + all, 20}, // no power of two
+		{3, "1%", "mem", "--max 262144 --factor 40 --iters 2 --slice 1024 --type int32 --colls " + all, 20}, // no power of two; many more steps than slots
 	}
 	if full() {
 		kinds = nil
