@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs rdma-core's own pyverbs tests, as Debian ships them, against our library and an emulated NIC: a judge that we did not
 # write. Server and client live in one process there, on one NIC.
-#   ci/pyverbs.sh [-v] [-w mem|tap] [MODULE | MODULE.CLASS | MODULE.CLASS.TEST]…
+#   ci/pyverbs.sh [-v] [-w mem|tap|dpdk] [MODULE | MODULE.CLASS | MODULE.CLASS.TEST]…
 # Without names: the whole generic set, 171 tests; what it leaves out must be what ci/pyverbs-skips.txt lists, with a reason
 # each. -w tap (root only): in a network namespace of its own, the wire is a TAP, and the NIC has a network interface, which
-# test_rdmacm wants. Debian's python3, since pyverbs is built for it.
+# test_rdmacm wants. -w dpdk: the daemon is mroce-dpdk, without huge pages. Debian's python3, since pyverbs is built for it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 generic=(test_device test_pd test_addr test_mr test_cq test_cq_events test_cqex test_fork test_qp test_qpex test_atomic test_relaxed_ordering
@@ -20,7 +20,7 @@ while getopts vw: o; do
     esac
 done
 case $wire in
-mem) ;;
+mem | dpdk) ;;
 tap) [ "${MR_PYVERBS_NETNS:-}" ] || MR_PYVERBS_NETNS=1 exec unshare -n bash "$self" "$@" ;;
 *) exit 2 ;;
 esac
@@ -28,7 +28,7 @@ shift $((OPTIND - 1))
 modules=("$@")
 [ $# -gt 0 ] || modules=("${generic[@]}")
 
-nicemu=$PWD/build/bin/nicemu skips=$PWD/ci/pyverbs-skips.txt
+nicemu=$PWD/build/bin/nicemu dpdk=$PWD/build/bin/mroce-dpdk skips=$PWD/ci/pyverbs-skips.txt
 [ -x "$nicemu" ] || { echo "pyverbs.sh: run make first" >&2; exit 2; }
 /usr/bin/python3 -c 'import pyverbs.device' 2>/dev/null ||
     { echo "pyverbs.sh: no python3-pyverbs; ci/deps.sh test installs it" >&2; exit 3; }
@@ -37,6 +37,7 @@ work=$(mktemp -d)
 pages=
 cleanup() {
     "$nicemu" down >/dev/null 2>&1 || true
+    [ $wire != dpdk ] || "$dpdk" down >/dev/null 2>&1 || true
     [ -z "$pages" ] || echo "$pages" >/proc/sys/vm/nr_hugepages 2>/dev/null || true
     rm -rf "$work"
 }
@@ -65,6 +66,7 @@ export XDG_RUNTIME_DIR=$work
 case $wire in
 mem) "$nicemu" up --addr 10.0.0.1/24 --wire mem: ;;
 tap) "$nicemu" up --addr 10.0.0.1/24 --wire tap:mrpv0 --netdev mr0 ;;
+dpdk) "$dpdk" up --addr 10.0.0.1/24 --wire dpdk:net_ring0 -- --no-huge -m 256 ;;
 esac
 cd "$work"
 # The library makes room for the whole NIC's tests in one process; ten minutes bound a hang.

@@ -18,6 +18,7 @@ import (
 const noHugeMB = 256
 
 // ealArgs completes the arguments that the user gave: what is not said is chosen so that a first try works, and told.
+// name is one that no other daemon of this machine has.
 func ealArgs(user []string, name string, wires []string, note func(string, ...any)) (args []string, core int, err error) {
 	args = append([]string{"mroce-dpdk"}, user...)
 	core = -1

@@ -85,6 +85,13 @@ func (s *state) save() error {
 	return os.WriteFile(filepath.Join(s.dir, stateFile), append(text, '\n'), 0o600)
 }
 
+// unique is a name for files in places that all daemons of the machine share: two users, or two directories of one, may have
+// NICs of one name.
+func (s *state) unique() string {
+	h := sha256.Sum256([]byte(s.dir))
+	return fmt.Sprintf("%s-%x", s.Name, h[:4])
+}
+
 // states are the daemons that are recorded in the directory of this user.
 func states() ([]*state, error) {
 	base, err := rundir.Dir()
@@ -146,7 +153,7 @@ func (e *env) up(c *cli.Context) error {
 		Name: s.Name, Socket: s.Socket, Group: c.String("group"), DMA: dma, Transport: nic.Transport, Version: e.version, Seed: seed(), Private: true,
 		Spool: filepath.Join(s.dir, "spool"), NICs: []serve.NIC{nic},
 	}}
-	if cfg.EAL, cfg.Core, err = ealArgs(c.Args().Slice(), s.Name, s.Wires, e.note); err != nil {
+	if cfg.EAL, cfg.Core, err = ealArgs(c.Args().Slice(), s.unique(), s.Wires, e.note); err != nil {
 		return fail.Usagef("%w", err)
 	}
 	if cfg.Busy && cfg.Core < 0 {

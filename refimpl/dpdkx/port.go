@@ -3,6 +3,7 @@
 package dpdkx
 
 /*
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -129,6 +130,16 @@ func Descriptors(info *ethdev.DevInfo, rx, tx uint16) (uint16, uint16) {
 		return n
 	}
 	return fit(rx, &i.rx_desc_lim), fit(tx, &i.tx_desc_lim)
+}
+
+// Interface is the kernel's interface that the port is made of, or "".
+func Interface(info *ethdev.DevInfo) string {
+	i := (*C.struct_rte_eth_dev_info)(unsafe.Pointer(info))
+	var name [C.IF_NAMESIZE]C.char
+	if i.if_index == 0 || C.if_indextoname(i.if_index, &name[0]) == nil {
+		return ""
+	}
+	return C.GoString(&name[0])
 }
 
 // Counts are a port's own counters.

@@ -19,6 +19,10 @@ const (
 	cacheSize   = 256
 	// What a port has beside its rings: spares, a received burst, a burst of each NIC, what a driver keeps on the way.
 	portExtra = 1024
+	// Rings of AF_PACKET have headers of the kernel in frames that may not be longer than a buffer, and a page has a whole
+	// number of units.
+	ringSlack = 80
+	roomUnit  = 512
 )
 
 // Memory is the buffers of all ports of a daemon: one pool, so that a packet may go out by any of them.
@@ -35,7 +39,7 @@ func NewMemory(ports, mtu int) (*Memory, error) {
 	if mtu == 0 {
 		mtu = defaultMTU
 	}
-	room := (dpdkx.Headroom + ether.HeadLen + 2*ether.VLANLen + mtu + 63) &^ 63
+	room := (ether.HeadLen+2*ether.VLANLen+mtu+ringSlack+roomUnit-1)/roomUnit*roomUnit + dpdkx.Headroom
 	n := uint32(ports*(2*ringDefault+portExtra) + cacheSize)
 	pool, err := dpdkx.NewPool("mroce", n, uint16(room), mempool.OptCacheSize(cacheSize))
 	if err != nil {

@@ -8,11 +8,13 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"github.com/yerden/go-dpdk/ethdev"
 
 	"github.com/metaroce/metaroce/daemon/ether"
@@ -134,16 +136,26 @@ func firstLine(said string) string {
 	return line
 }
 
-// completeVdev adds to a memif's arguments what it needs here, and clears away what a daemon that died left behind.
+// completeVdev adds to a driver's arguments what it needs here, and clears away what a daemon that died left behind.
 func (p *Port) completeVdev(what string, o Options) (string, error) {
-	if !strings.HasPrefix(what, "net_memif") {
-		return what, nil
-	}
 	args := map[string]string{}
 	for _, kv := range strings.Split(what, ",")[1:] {
 		k, v, _ := strings.Cut(kv, "=")
 		args[k] = v
 	}
+	switch {
+	case strings.HasPrefix(what, "net_memif"):
+		return p.completeMemif(what, args, o)
+	case strings.HasPrefix(what, "net_af_packet") && args["framesz"] == "" && args["blocksz"] == "":
+		// A frame of the ring as long as our buffers, since the driver takes no longer ones; a block as many as fill whole pages,
+		// since it takes frames to follow each other without gaps.
+		each := os.Getpagesize() / roomUnit
+		what += fmt.Sprintf(",framesz=%d,blocksz=%d,framecnt=%d", p.mem.pool.Room(), p.mem.pool.Room()*each, (ringDefault/2+each-1)/each*each)
+	}
+	return what, nil
+}
+
+func (p *Port) completeMemif(what string, args map[string]string, o Options) (string, error) {
 	socket := args["socket"]
 	if args["bsize"] == "" { // a frame a buffer: chains of small ones are slower
 		what += fmt.Sprintf(",bsize=%d", (o.MTU+ether.HeadLen+2*ether.VLANLen+127)&^63)
@@ -222,10 +234,8 @@ func (p *Port) start(o Options) error {
 	if err := p.id.DevConfigure(1, 1, ethdev.OptRxMode(rx), ethdev.OptTxMode(ethdev.TxMode{Offloads: p.off.Tx()})); err != nil {
 		return err
 	}
-	if rx.MTU == 0 { // drivers that only move memory say 1,518 bytes and take any length; others say no here
-		if err := p.id.SetMTU(uint16(o.MTU)); err != nil && !errors.Is(err, syscall.ENOTSUP) && !anyLength(info.DriverName()) {
-			return fmt.Errorf("it does not take an MTU of %d (at most %d)", o.MTU, info.MaxMTU())
-		}
+	if err := p.setMTU(&info, rx.MTU != 0); err != nil {
+		return err
 	}
 	nrx, ntx := dpdkx.Descriptors(&info, orRing(o.RxRing), orRing(o.TxRing))
 	socket := ethdev.OptSocket(p.id.SocketID())
@@ -240,7 +250,7 @@ func (p *Port) start(o Options) error {
 	}
 	_ = dpdkx.AllMulticast(p.id) // what filters nothing says that it cannot
 	_ = dpdkx.Watch(p.id)        // likewise, what cannot be taken away
-	if err := p.address(o); err != nil {
+	if err := p.address(o, info.DriverName()); err != nil {
 		return err
 	}
 	p.q = dpdkx.NewQueue(p.id, 0, p.mem.pool)
@@ -251,9 +261,36 @@ func (p *Port) start(o Options) error {
 	return nil
 }
 
-// anyLength lists drivers whose frames may be longer than what they say of themselves.
-func anyLength(driver string) bool {
-	return driver == "net_memif" || driver == "net_ring" || driver == "net_null"
+// anyLength lists drivers whose frames may be longer than what they say of themselves: they only move memory, or have frames
+// of a size that they are told.
+var anyLength = []string{"net_memif", "net_ring", "net_null", "net_af_packet", "net_af_xdp"}
+
+// setMTU sets the port's MTU where that did not do with its configuration, and looks at that of the kernel's interface below.
+func (p *Port) setMTU(info *ethdev.DevInfo, done bool) error {
+	driver := info.DriverName()
+	if !done && !slices.Contains(anyLength, driver) {
+		if err := p.id.SetMTU(uint16(p.mtu)); err != nil && !errors.Is(err, syscall.ENOTSUP) {
+			return fmt.Errorf("%s does not take an MTU of %d; --mtu %d", driver, p.mtu, min(int(info.MaxMTU()), int(info.MaxRxPktLen())-ether.HeadLen-2*ether.VLANLen))
+		}
+	}
+	name := dpdkx.Interface(info)
+	if name == "" {
+		return nil
+	}
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", name, err)
+	}
+	switch has := link.Attrs().MTU; {
+	case has >= p.mtu:
+		return nil
+	case driver != "net_tap": // somebody else's, who knows what it is for
+		return fmt.Errorf("%s has an MTU of %d and the plane one of %d; `ip link set %s mtu %d`, or --mtu %d", name, has, p.mtu, name, p.mtu, has)
+	}
+	if err := netlink.LinkSetMTU(link, p.mtu); err != nil {
+		return fmt.Errorf("interface %s: MTU %d: %w", name, p.mtu, err)
+	}
+	return nil
 }
 
 func orRing(n uint16) uint16 {
@@ -263,14 +300,15 @@ func orRing(n uint16) uint16 {
 	return n
 }
 
-// address is the port's own, or one of ours where it has none.
-func (p *Port) address(o Options) error {
+// address is the port's own, or one of ours where it has none. A TAP has two ends: its own address is that of the kernel's, and
+// a bridge that the TAP is attached to would take frames to it for the machine's.
+func (p *Port) address(o Options, driver string) error {
 	var mac ethdev.MACAddr
 	if err := p.id.MACAddrGet(&mac); err != nil {
 		return err
 	}
 	p.near.MAC = ether.MAC(mac.HardwareAddr())
-	if p.near.MAC == (ether.MAC{}) {
+	if p.near.MAC == (ether.MAC{}) || driver == "net_tap" {
 		p.near.MAC = o.MAC
 	}
 	return nil

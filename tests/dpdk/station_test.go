@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -58,9 +59,11 @@ func build(t testing.TB, path string) string {
 
 // station is a place for daemons: a runtime directory of their own, and one for the wires' sockets.
 type station struct {
-	t   testing.TB
-	dir string
-	env []string
+	t      testing.TB
+	dir    string
+	env    []string
+	inside []string // what runs a program in the station's network namespace
+	proc   string   // /proc of a process there
 }
 
 func newStation(t testing.TB) *station {
@@ -69,7 +72,7 @@ func newStation(t testing.TB) *station {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &station{t: t, dir: dir}
+	s := &station{t: t, dir: dir, proc: "/proc/self"}
 	s.env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir, "LD_LIBRARY_PATH="+build(t, "lib"), "NO_COLOR=1")
 	t.Cleanup(func() {
 		for _, log := range s.logs() {
@@ -95,6 +98,7 @@ func (s *station) logs() []string {
 func (s *station) command(limit time.Duration, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	time.AfterFunc(limit+5*time.Second, cancel)
+	args = append(slices.Clone(s.inside), args...)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = s.env
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -287,8 +291,8 @@ func programs(limit time.Duration, server, client *nic, portFlag string, args ..
 	s = server.start(limit, args...)
 	needle := fmt.Sprintf(":%04X 0", port) // a local address, then a remote one of zeros
 	eventually(server.t, 10*time.Second, s.name+" listens", func() bool {
-		four, _ := os.ReadFile("/proc/net/tcp")
-		six, _ := os.ReadFile("/proc/net/tcp6")
+		four, _ := os.ReadFile(server.proc + "/net/tcp")
+		six, _ := os.ReadFile(server.proc + "/net/tcp6")
 		return strings.Contains(string(four)+string(six), needle)
 	})
 	return s, client.start(limit, append(args, "127.0.0.1")...)
