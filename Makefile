@@ -9,7 +9,7 @@ GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main
 PREFIX  ?= /usr/local
 B       := build
 
-.PHONY: build vopr demo test test-all test-interop test-clients test-rccl test-dpdk test-sim bench bench-mpi lint install uninstall clean help need-go fmt generate
+.PHONY: build figures vopr demo test test-all test-interop test-clients test-rccl test-dpdk test-sim bench bench-mpi lint install uninstall clean help need-go fmt generate
 
 build: need-go $(B)/bin/nicemu $(B)/bin/mroce $(B)/bin/mroce-dpdk ## build everything into build/: bin/nicemu, bin/mroce, bin/mroce-dpdk (where there is DPDK), lib/libibverbs.so.1, lib/librdmacm.so.1, lib/librccl-net.so, tests/*
 	@$(MAKE) --no-print-directory -C verbs
@@ -70,6 +70,9 @@ test-rccl: ## collectives through the plugin of RCCL and NCCL: 2 to 16 ranks, to
 test-sim: ## the simulator's plans beside their goals: loss, planes, failures, collectives, the work that htsim was measured with
 	@bash ci/deps.sh build
 	@ci/run.sh full_sim
+
+figures: need-go $(B)/bin/mroce ## all plots and tables of docs/results again (QUICK=1: a smoke test into build/figures-quick); goes on where it was stopped
+	@$(B)/bin/mroce sim figures --command "make figures" $(if $(QUICK),--quick --work $(B)/figures-quick --out $(B)/figures-quick/results,--work $(B)/figures --out docs/results)
 
 bench: ## throughput and latency beside TCP on the same machine; table on the screen, JSON in build/bench.json
 	@bash ci/deps.sh test

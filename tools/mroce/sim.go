@@ -10,7 +10,7 @@ func (e *env) simCommand() *cli.Command {
 	cmd := &cli.Command{
 		Name: "sim", Usage: "the simulator: networks of up to a million endpoints in virtual time", Subcommands: []*cli.Command{
 			e.simRunCommand(), e.simPlansCommand(), e.simShowCommand(), e.simReportCommand(), e.simCompareCommand(),
-			e.simScaleCommand(), e.simCheckCommand(), e.simSweepCommand(), e.simTaskCommand(),
+			e.simScaleCommand(), e.simCheckCommand(), e.simFiguresCommand(), e.simSweepCommand(), e.simTaskCommand(),
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {

@@ -19,7 +19,10 @@ type CompareOptions struct {
 	Y           string   // a value as x; default "goodput_share"
 	Series      []string // the line that each result belongs to; default its transport
 	X           []float64
-	LogX        bool // powers of two and ten, such as sizes
+	LogX        bool    // powers of two and ten, such as sizes
+	XLabel      string  // default x
+	YLabel      string  // default Y
+	Scale       float64 // of values of Y; default 1
 }
 
 // Compare draws results against each other: a line for each series, a point for each result. x and Options.Y name what stands at
@@ -39,11 +42,20 @@ func Compare(results []*Result, x string, o CompareOptions) (*Figure, error) {
 	if o.Series != nil && len(o.Series) != len(results) || o.X != nil && len(o.X) != len(results) {
 		return nil, fmt.Errorf("%d results, %d series and %d values of x: one of each for each result", len(results), len(o.Series), len(o.X))
 	}
+	if o.Scale == 0 {
+		o.Scale = 1
+	}
+	if o.XLabel == "" {
+		o.XLabel = x
+	}
+	if o.YLabel == "" {
+		o.YLabel = o.Y
+	}
 	lines, hollow, err := gather(results, x, &o)
 	if err != nil {
 		return nil, err
 	}
-	f := (*Result)(nil).figure(o.Name, o.Title, fmt.Sprintf("%s by %s of %d results", o.Y, x, len(results)), label(x), label(o.Y))
+	f := (*Result)(nil).figure(o.Name, o.Title, fmt.Sprintf("%s by %s of %d results", o.Y, x, len(results)), label(o.XLabel), label(o.YLabel))
 	if len(hollow) > 0 {
 		f.plot.Title.Text += fmt.Sprintf(" (%d PARTIAL, hollow)", len(hollow))
 	}
@@ -80,6 +92,7 @@ func gather(results []*Result, x string, o *CompareOptions) (lines map[string]pl
 		if p.Y, err = r.value(o.Y); err != nil {
 			return nil, nil, err
 		}
+		p.Y *= o.Scale
 		if o.X != nil {
 			p.X = o.X[i]
 		} else if p.X, err = r.value(x); err != nil {
@@ -99,6 +112,36 @@ func gather(results []*Result, x string, o *CompareOptions) (lines map[string]pl
 	}
 	return lines, hollow, nil
 }
+
+// TimeLines draws the goodput of results over time, a line for each, named.
+func TimeLines(results []*Result, names []string, name, title string) (*Figure, error) {
+	if len(results) == 0 || len(names) != len(results) {
+		return nil, fmt.Errorf("%d results and %d names: each needs one", len(results), len(names))
+	}
+	most, partial := 0.0, 0
+	for _, r := range results {
+		most = max(most, r.Summary.Seconds)
+		if r.Partial {
+			partial++
+		}
+	}
+	unit, k := timeUnit(most)
+	f := (*Result)(nil).figure(name, title, fmt.Sprintf("payload placed over time, of %d results", len(results)), unit+" since the start", "Gbit/s")
+	if partial > 0 {
+		f.plot.Title.Text += fmt.Sprintf(" (%d PARTIAL)", partial)
+	}
+	for i, r := range results {
+		if err := f.line(label(names[i]), i, 1.5, plotter.PostStep, r.over(k, 1e-9, func(b *Bin) float64 { return b.Goodput })); err != nil {
+			return nil, err
+		}
+	}
+	f.plot.Y.Min = 0
+	f.room(0.1 * float64(min(len(names), 5)))
+	return f, nil
+}
+
+// Value is the number of a result under a name as in Compare; not finite where it has none.
+func (r *Result) Value(name string) (float64, error) { return r.value(name) }
 
 // value is what stands under a JSON name in setup, summary or the first group; NaN where there is no group.
 func (r *Result) value(name string) (float64, error) {
