@@ -173,7 +173,11 @@ gates() { # ARGUMENTS
     build/bin/mroce sim check "$@" && count 1 0 || { fails "mroce sim check $*"; count 0 1; exit 1; }
 }
 
-job_simulator() { gates --smoke; }
+job_simulator() {
+    gates --smoke
+    rm -rf build/figures-quick # every plot and table of docs/results, of small networks: the runs anew
+    timeout 120 build/bin/mroce sim figures --quick --work build/figures-quick --out build/figures-quick/results && count 1 0 || { fails "mroce sim figures --quick"; count 0 1; exit 1; }
+}
 
 # Sweeps through a real Slurm of one node, which lives as long as the job.
 job_slurm() {
