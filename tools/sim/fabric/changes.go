@@ -3,7 +3,6 @@ package fabric
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/metaroce/metaroce/internal/link"
@@ -99,39 +98,26 @@ func (n *Net) refresh(now mono.Time, ports []int32) {
 
 // Targets are the ports that a name in a plan's event stands for: both directions, but for "last".
 func (n *Net) Targets(name string) ([]int32, error) {
-	kind, rest, _ := strings.Cut(strings.TrimSpace(name), " ")
-	var is func(x *Port) bool
-	switch kind {
-	case "links":
-		is = func(*Port) bool { return true }
-	case "last":
+	to, err := n.t.Target(name)
+	if err != nil {
+		return nil, fmt.Errorf("event at %w", err)
+	}
+	is := func(*Port) bool { return true }
+	switch {
+	case to.Last:
 		is = func(x *Port) bool { return x.host >= 0 }
-	case "plane":
-		p, err := strconv.Atoi(rest)
-		if err != nil {
-			return nil, fmt.Errorf("event at %q: a plane is a number", name)
-		}
-		is = func(x *Port) bool { return int(x.plane) == p }
-	case "host":
-		h, err := strconv.Atoi(rest)
-		if err != nil {
-			return nil, fmt.Errorf("event at %q: a host is a number", name)
-		}
-		is = func(x *Port) bool { return int(x.host) == h || int(x.fromHost) == h }
-	case "leaf", "spine", "agg", "core":
-		plane, index, _ := strings.Cut(rest, "/")
-		is = n.touches(plane + "/" + kind + index)
-	case "link":
-		plane, ends, _ := strings.Cut(rest, "/")
-		a, b, _ := strings.Cut(ends, "-")
-		ab, ba := plane+"/"+a+">"+b, plane+"/"+b+">"+a
+	case to.To != nil:
+		a, b := to.Of.String(), to.To.String()
+		ab, ba := fmt.Sprintf("%d/%s>%s", to.Plane, a, b), fmt.Sprintf("%d/%s>%s", to.Plane, b, a)
 		is = func(x *Port) bool { return x.Name == ab || x.Name == ba }
-	default:
-		return nil, fmt.Errorf("event at %q: want plane, leaf, spine, agg, core, host, link, last or links", name)
+	case to.Of != nil && to.Of.Kind == plan.HostNode:
+		is = func(x *Port) bool { return int(x.host) == to.Of.Index || int(x.fromHost) == to.Of.Index }
+	case to.Of != nil:
+		is = n.touches(to.Of.String())
 	}
 	var ports []int32
 	for i := range n.ports {
-		if is(&n.ports[i]) {
+		if x := &n.ports[i]; (to.Plane < 0 || int(x.plane) == to.Plane) && is(x) {
 			ports = append(ports, int32(i))
 		}
 	}
@@ -141,13 +127,12 @@ func (n *Net) Targets(name string) ([]int32, error) {
 	return ports, nil
 }
 
-// touches selects the ports at a switch: "plane/nameindex".
-func (n *Net) touches(name string) func(*Port) bool {
-	plane, sw, _ := strings.Cut(name, "/")
+// touches selects the ports at a switch.
+func (n *Net) touches(sw string) func(*Port) bool {
 	return func(x *Port) bool {
-		p, ends, _ := strings.Cut(x.Name, "/")
+		_, ends, _ := strings.Cut(x.Name, "/")
 		a, b, _ := strings.Cut(ends, ">")
-		return p == plane && (a == sw || b == sw)
+		return a == sw || b == sw
 	}
 }
 

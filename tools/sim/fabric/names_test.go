@@ -46,3 +46,19 @@ func TestNamesArePlans(t *testing.T) {
 		}
 	}
 }
+
+// TestTargets: what a plan allows as a target, however it is written, the fabric finds.
+func TestTargets(t *testing.T) {
+	topo := &plan.Topology{Kind: plan.LeafSpine, Hosts: 12, Leaf: 3, Spines: 2, Planes: 2, RateBps: 1e9, UpBps: 1e9, Delay: 1000, UpDelay: 1000, MTU: 4096}
+	n := New(Config{Topology: topo, Switch: &plan.Switch{}, Seed: 1, Threads: 1, Start: 1000})
+	for _, x := range []struct {
+		target string
+		ports  int
+	}{{"links", 2 * 2 * (12 + 8)}, {"last", 24}, {"plane 1", 40}, {"plane  1", 40}, {"spine 0/1", 8}, {"spine 0/01", 8}, {"leaf 1/02", 10}, {"host 05", 4},
+		{"link 0/leaf02-spine1", 2}, {"link 1/host04-leaf01", 2}} {
+		ports, err := n.Targets(x.target)
+		if _, e := topo.Target(x.target); e != nil || err != nil || len(ports) != x.ports {
+			t.Errorf("%q: %d ports, want %d; %v, %v", x.target, len(ports), x.ports, err, e)
+		}
+	}
+}

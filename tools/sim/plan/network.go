@@ -187,6 +187,9 @@ func (p *parser) transport(n *yaml.Node, pl *Plan) {
 	if at["nic"] != nil && t.Kind == Ideal {
 		p.errf(at["nic"], "nic: the ideal transport has none")
 	}
+	if at["window_bdp"] != nil && t.Kind == Ideal {
+		p.errf(at["window_bdp"], "window_bdp: the ideal transport has no window")
+	}
 	if t.Kind == RoCEv2 && at["dcqcn"] == nil {
 		t.DCQCN = true
 	}
@@ -284,7 +287,11 @@ const pauseBytes = 84
 // is sent and travels, and a packet that its receiver has begun with.
 func (t *Topology) headroom() int {
 	rate, delay := max(t.RateBps, t.UpBps), max(t.Delay, t.UpDelay)
-	return int((rate*uint64(2*delay)+8e9-1)/8e9) + pauseBytes + 2*t.WireBytes()
+	n, more := carried(rate, 2*delay)
+	if more {
+		n++
+	}
+	return (n+7)/8 + pauseBytes + 2*t.WireBytes()
 }
 
 // String describes the topology in a line.

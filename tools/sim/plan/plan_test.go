@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -322,5 +324,34 @@ func TestNeighbours(t *testing.T) {
 				t.Errorf("%s: leaf %d has %d hosts", text, leaf, load[leaf])
 			}
 		}
+	}
+}
+
+// TestLong: rates and times whose product has more than 64 bits.
+func TestLong(t *testing.T) {
+	for _, x := range []struct{ rate, delay, bdp string }{{"400Gbit", "100ms", "20000000000"}, {"100Gbit", "1us", "50000"}, {"100Tbit", "3600s", "180000000000000000"}} {
+		p, err := Parse("x.yaml", []byte("topology: {kind: switch, hosts: 2, overhead: 0, rate: "+x.rate+", delay: "+x.delay+"}\nworkload: [{pattern: pairs, size: 1}]\n"+
+			"switch: {queue: none, pfc: {xoff: 100kB}}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _ := strconv.ParseFloat(x.bdp, 64)
+		if got := float64(p.Topology.BDP()); got < want || got > want*1.2+10000 {
+			t.Errorf("%s over %s: %.0f bytes, at least %s", x.rate, x.delay, got, x.bdp)
+		}
+		if got := float64(p.Switch.PFC.Headroom); got < want/2 || got > want/2*1.01+10000 { // what two delays carry; the BDP is of four
+			t.Errorf("%s over %s: a headroom of %.0f bytes, the BDP is %s", x.rate, x.delay, got, x.bdp)
+		}
+	}
+}
+
+// TestHostSteps: a step beyond all hosts takes the first one of a range.
+func TestHostSteps(t *testing.T) {
+	p, err := Parse("x.yaml", []byte("topology: {kind: switch, hosts: 8, rate: 1Gbit}\nworkload: [{pattern: ring, size: 64KiB, hosts: [\"1-5/9223372036854775807\", \"2-7/5\"]}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []int{1, 2, 7}; !slices.Equal(p.Workload[0].Hosts, want) {
+		t.Errorf("hosts %v, want %v", p.Workload[0].Hosts, want)
 	}
 }

@@ -1,6 +1,11 @@
 package plan
 
-import "github.com/metaroce/metaroce/internal/mono"
+import (
+	"math"
+	"math/bits"
+
+	"github.com/metaroce/metaroce/internal/mono"
+)
 
 // HeaderBytes are BTH … ICRC of a MetaRoCE WRITE packet other than the last: BTH 12, MPH 16, RETH 16, ICRC 4. With an
 // Overhead of 16 a full packet of 4096 bytes is 4160 bytes on the wire, as in htsim.
@@ -99,12 +104,25 @@ func (t *Topology) header() int {
 // RTT is the unloaded round trip over the longest path: a full packet there and an answer of HeaderBytes + Overhead back,
 // stored and forwarded at each switch.
 func (t *Topology) RTT() mono.Duration {
-	bits := uint64(t.WireBytes()+t.header()+t.Overhead) * 8
+	packets := uint64(t.WireBytes()+t.header()+t.Overhead) * 8
 	up := uint64(2*t.Tiers() - 2) // links between switches on the way; two more are those of the hosts
-	ps := 2 * bits * 1e12 / t.RateBps
-	ps += up * (bits * 1e12 / t.UpBps)
+	ps := 2 * packets * 1e12 / t.RateBps
+	ps += up * (packets * 1e12 / t.UpBps)
 	return mono.Duration((ps+500)/1000) + 4*t.Delay + 2*mono.Duration(up)*t.UpDelay
 }
 
 // BDP is the bandwidth-delay product in bytes: what a host's link carries within RTT.
-func (t *Topology) BDP() int { return int(t.RateBps / 8 * uint64(t.RTT()) / 1e9) }
+func (t *Topology) BDP() int {
+	n, _ := carried(t.RateBps/8, t.RTT())
+	return n
+}
+
+// carried is what so much a second comes to in a time, and whether there is a part of one more. The product has more than 64 bits.
+func carried(rate uint64, d mono.Duration) (n int, more bool) {
+	hi, lo := bits.Mul64(rate, uint64(d))
+	if hi >= 1e9 {
+		return math.MaxInt, false
+	}
+	q, rest := bits.Div64(hi, lo, 1e9)
+	return int(min(q, math.MaxInt)), rest > 0
+}

@@ -197,7 +197,7 @@ func (p *parser) hosts(t *Topology, to *[]int) func(*yaml.Node) {
 				p.errf(e, "hosts: %q is not a host from 0 to %d or a range such as 0-31 or 0-62/2", s, t.Hosts-1)
 				return
 			}
-			for h := first; h <= last; h += step {
+			for h := first; h <= last; h += min(step, t.Hosts) { // a step beyond all hosts is one that ends it
 				if seen[h] {
 					p.errf(e, "hosts: host %d is named twice", h)
 					return

@@ -189,7 +189,7 @@ func (b *bounder) least(from, to int, first float64) mono.Duration {
 		most = max(most, x.head+x.bytes/x.rate+tail-first)
 		*x = machine{}
 	}
-	return mono.Duration(math.Floor(most / 1000))
+	return mono.Duration(min(math.Floor(most/1000), math.MaxInt64/2)) // schedules may calculate for centuries
 }
 
 // load counts a message at the links that it shares with others.

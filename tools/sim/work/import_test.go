@@ -2,6 +2,7 @@ package work
 
 import (
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -194,5 +195,28 @@ func TestGOALBroadcast(t *testing.T) {
 		if b[h][0][0] != 1 {
 			t.Errorf("host %d has nothing", h)
 		}
+	}
+}
+
+// TestRepeatedFile: a file's messages are counted before it is taken again and again.
+func TestRepeatedFile(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("Nodes 4\n")
+	for range 2000 {
+		b.WriteString("0->1 start 0 size 1\n")
+	}
+	p, err := plan.Parse("x.yaml", []byte("topology: {kind: switch, hosts: 8, rate: 1Gbit}\nworkload:\n  - {pattern: cm, file: in.txt, repeat: 65536}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err = Build(p, func(string) ([]byte, error) { return []byte(b.String()), nil })
+	runtime.ReadMemStats(&after)
+	if err == nil || !strings.Contains(err.Error(), "x.yaml:3: the workload has over") {
+		t.Errorf("%v", err)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
+		t.Errorf("%d MiB were taken before that was said", n>>20)
 	}
 }

@@ -188,6 +188,10 @@ func (b *builder) part(w *plan.Work, read func(string) ([]byte, error)) error {
 		if err := b.pattern(text); err != nil {
 			return err
 		}
+		// How many a file has is not known before it is read once.
+		if n := int64(len(b.g.Messages)) - int64(b.first); rep == 0 && int64(b.first)+n*int64(max(1, w.Repeat)) > MaxMessages {
+			return b.errf(w, "the workload has over %d messages; take fewer repetitions", MaxMessages)
+		}
 		g := &b.g.Groups[b.group]
 		if g.Name == "" {
 			g.Name = fmt.Sprintf("%s %s", w.Pattern, plan.Bytes(w.Size))
