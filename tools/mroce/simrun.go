@@ -100,7 +100,9 @@ func loadPlan(c *cli.Context) (*plan.Plan, error) {
 		set[k] = v
 	}
 	name := c.Args().First()
-	if _, err := os.Stat(name); err == nil || strings.ContainsRune(name, filepath.Separator) || filepath.Ext(name) != "" {
+	info, err := os.Stat(name)
+	there := err == nil && !info.IsDir() // `--out smoke` makes a directory of that name
+	if there || strings.ContainsRune(name, filepath.Separator) || filepath.Ext(name) != "" {
 		if err != nil {
 			if near := labfile.Nearest(strings.TrimSuffix(name, ".yaml"), plans.Names()); near != "" && os.IsNotExist(err) {
 				return nil, fail.Usagef("cannot read the plan: %w; there is a ready plan %q", err, near)

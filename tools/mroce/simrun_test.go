@@ -294,3 +294,19 @@ func TestMan(t *testing.T) {
 		}
 	}
 }
+
+// TestSimReadyPlanBesideItsResult: a directory with the name of a ready plan, such as --out makes, is not the plan.
+func TestSimReadyPlanBesideItsResult(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("smoke", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("ready.yaml", []byte("plan: smoke\nseeds: 5\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"show", "smoke"}, {"sweep", "--list", "ready.yaml"}} {
+		if code, out, errs := mroce(append([]string{"sim"}, args...)...); code != fail.OK {
+			t.Errorf("%v: code %d\n%s%s", args, code, out, errs)
+		}
+	}
+}

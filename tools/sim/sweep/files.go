@@ -54,14 +54,15 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// inputDigest names the bytes of a plan and of the files that it reads (file: of a part of the workload), which are relative to dir.
-func inputDigest(text []byte, dir string) string {
+// inputDigest names the bytes of a plan and of the files that it reads (file: of a part of the workload, and what overrides name),
+// which are relative to dir.
+func inputDigest(text []byte, dir string, more []string) string {
 	h := sha256.New()
 	sum := sha256.Sum256(text)
 	h.Write(sum[:])
 	var doc yaml.Node
 	if yaml.Unmarshal(text, &doc) == nil { // what is wrong with it, the run says
-		for _, f := range filesOf(&doc) {
+		for _, f := range append(filesOf(&doc), more...) {
 			if !filepath.IsAbs(f) {
 				f = filepath.Join(dir, f)
 			}

@@ -1,10 +1,12 @@
 package sweep
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/nicemu/labfile"
@@ -25,7 +27,7 @@ func (s *Sweep) FindPlan(ready func(name string) (text []byte, names []string)) 
 		return path, text, filepath.Dir(path), nil
 	}
 	p := parser{file: s.File}
-	if !os.IsNotExist(err) {
+	if !os.IsNotExist(err) && !errors.Is(err, syscall.EISDIR) { // `mroce sim run smoke --out smoke` makes a directory of that name
 		return "", nil, "", p.errf(s.line, "the plan cannot be read: %v", err)
 	}
 	text, names := ready(s.Plan)

@@ -28,7 +28,8 @@ type Task struct {
 	Run     []string `json:"run"`     // program and arguments; PLAN follows
 	Plan    string   `json:"plan"`
 	Base    string   `json:"base"`
-	Input   string   `json:"input"` // digest of the plan and of the files that it reads
+	Input   string   `json:"input"`           // digest of the plan and of the files that it reads
+	Files   []string `json:"files,omitempty"` // those that overrides name
 	Seed    uint64   `json:"seed"`
 	Timeout float64  `json:"timeout_s"`
 	Memory  int64    `json:"memory_bytes"`
@@ -64,6 +65,7 @@ type Outcome struct {
 	Summary *result.Summary `json:"summary,omitempty"`
 	Groups  []result.Group  `json:"groups,omitempty"`
 	Hash    string          `json:"hash,omitempty"`
+	Bytes   int64           `json:"result_bytes,omitempty"` // of result.json
 }
 
 // Names in a point's directory.
@@ -76,6 +78,9 @@ const (
 
 // Grace is the time that a run has between SIGTERM and SIGKILL.
 const grace = 10 * time.Second
+
+// hearsay is how long it may take until a task that is ended knows of it, when its run does already.
+const hearsay = 2 * time.Second
 
 var suffixes = map[State]string{Done: "", Partial: ".partial", Failed: ".failed"}
 
@@ -113,7 +118,14 @@ func (t Task) settle(dir string, o Outcome) error {
 func find(points, name string) (Outcome, bool) {
 	for _, s := range []State{Done, Partial, Failed} {
 		var o Outcome
-		if readJSON(filepath.Join(points, name+suffixes[s], outcomeFile), &o) == nil && o.Name == name && o.State == s {
+		dir := filepath.Join(points, name+suffixes[s])
+		if readJSON(filepath.Join(dir, outcomeFile), &o) != nil || o.Name != name || o.State != s {
+			continue
+		}
+		if s == Failed {
+			return o, true
+		}
+		if f, err := os.Stat(filepath.Join(dir, resultFile)); err == nil && f.Size() == o.Bytes { // somebody may have removed or cut it
 			return o, true
 		}
 	}
@@ -140,9 +152,10 @@ func (t Task) child(ctx context.Context, dir string, o *Outcome) {
 		end := time.AfterFunc(limit, func() { cancel(fmt.Errorf("it ran longer than the timeout of %s", limit)) })
 		defer end.Stop()
 	}
-	c := exec.CommandContext(run, t.Run[0], append(t.Run[1:len(t.Run):len(t.Run)], t.Plan)...)
+	threads := strconv.Itoa(max(1, t.Threads))
+	c := exec.CommandContext(run, t.Run[0], append(t.Run[1:len(t.Run):len(t.Run)], "--threads", threads, t.Plan)...)
 	c.Stdout, c.Stderr = stdout, stderr
-	c.Env = append(os.Environ(), "GOMAXPROCS="+strconv.Itoa(max(1, t.Threads)))
+	c.Env = append(os.Environ(), "GOMAXPROCS="+threads)
 	if t.Memory > 0 { // the collector works harder before the limit is reached
 		c.Env = append(c.Env, fmt.Sprintf("GOMEMLIMIT=%d", t.Memory/10*9))
 	}
@@ -202,6 +215,13 @@ func residentBytes(pid int) int64 {
 // judge says what an ended run is worth.
 func (t Task) judge(ctx context.Context, dir string, o *Outcome, err error) {
 	var exit *exec.ExitError
+	if errors.As(err, &exit) && (o.Exit == fail.Stopped || exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGTERM) {
+		// Slurm ends all processes of a task at once, and the run may be faster than the word that reaches this one.
+		select {
+		case <-ctx.Done():
+		case <-time.After(hearsay):
+		}
+	}
 	switch {
 	case ctx.Err() != nil && err != nil: // Wait says so also of a run that came to its end just then
 		o.State = stopped
@@ -233,16 +253,33 @@ func (t Task) judge(ctx context.Context, dir string, o *Outcome, err error) {
 	}
 	if o.State == Done || o.State == Partial {
 		o.Summary, o.Groups, o.Hash = &res.Summary, res.Groups, res.Hash
-		if err := os.Rename(filepath.Join(dir, stdoutFile), filepath.Join(dir, resultFile)); err != nil {
+		if o.Bytes, err = keep(dir); err != nil {
 			o.State, o.Why = Failed, err.Error()
 		}
 	}
 }
 
+// keep makes of what the run printed the point's result, on the disk before the outcome is, and returns its size.
+func keep(dir string) (int64, error) {
+	f, err := os.Open(filepath.Join(dir, stdoutFile))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil {
+		err = f.Sync()
+	}
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), os.Rename(f.Name(), filepath.Join(dir, resultFile))
+}
+
 // changed says whether the plan, where it is a file, is no longer what the digest is of.
 func (t Task) changed() bool {
 	text, err := os.ReadFile(t.Plan)
-	return err == nil && inputDigest(text, t.Base) != t.Input
+	return err == nil && inputDigest(text, t.Base, t.Files) != t.Input
 }
 
 // takeResult reads the result that the run printed.

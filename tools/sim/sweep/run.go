@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -19,7 +20,7 @@ import (
 // Options of Run.
 type Options struct {
 	Dir     string   // of the sweep; made
-	Program []string // what runs a plan: --set K=V … --seed S --json PLAN follow
+	Program []string // what runs a plan: --set K=V … --seed S --json --threads N PLAN follow
 	Commit  string   // of the program: another one has other results
 	Plan    string   // the argument PLAN
 	Text    []byte   // of the plan
@@ -51,6 +52,9 @@ type sweeping struct {
 	count    map[State]int
 	nextSave time.Time
 	saveFail error
+
+	arrays int  // submitted, or tried to: names them
+	full   bool // Slurm took no more, and that was said
 }
 
 // Run runs what is missing or changed. It returns a report together with ctx's error when it was stopped: the state is saved then, and
@@ -120,13 +124,14 @@ func (r *sweeping) begin(ctx context.Context) (todo []int, err error) {
 	if err != nil {
 		return nil, fail.Failf("the state of the sweep cannot be read: %w; move the directory away to begin again", err)
 	}
-	r.status = &status{Sweep: r.s.File, Plan: r.Plan, Input: inputDigest(r.Text, r.Base), Commit: r.Commit, Engine: "local"}
+	r.status = &status{Sweep: r.s.File, Plan: r.Plan, Input: inputDigest(r.Text, r.Base, nil), Commit: r.Commit, Engine: "local"}
 	if r.Slurm != nil {
 		r.status.Engine = "slurm"
 	}
-	for _, p := range r.s.Points {
+	for i := range r.s.Points {
+		p := &r.s.Points[i]
 		r.status.Points = append(r.status.Points,
-			PointState{Name: p.Name, Digest: r.s.digest(p, r.status.Input, r.Commit), Set: p.Set, Seed: p.Seed, State: Waiting})
+			PointState{Name: p.Name, Digest: r.s.digest(*p, r.input(p), r.Commit), Set: p.Set, Seed: p.Seed, State: Waiting})
 	}
 	known := map[string]State{}
 	for _, p := range old.Points {
@@ -158,6 +163,14 @@ func (r *sweeping) begin(ctx context.Context) (todo []int, err error) {
 	return todo, r.status.save(r.Dir, r.s.Keys, true)
 }
 
+// input is the digest of what a point reads.
+func (r *sweeping) input(p *Point) string {
+	if files := r.s.files(p); len(files) > 0 {
+		return inputDigest(r.Text, r.Base, files)
+	}
+	return r.status.Input
+}
+
 // again says whether a point with an outcome is to be run again; known is its state in sweep.json. A failure that no process has
 // noted yet has its retries before it.
 func (r *sweeping) again(o Outcome, known State) bool {
@@ -167,19 +180,29 @@ func (r *sweeping) again(o Outcome, known State) bool {
 
 // sweepUp removes what runs left that were killed.
 func (r *sweeping) sweepUp() {
-	left, _ := filepath.Glob(filepath.Join(r.points, "*.run-*")) // the pattern is right
-	for _, d := range left {
-		os.RemoveAll(d)
+	point := map[string]bool{}
+	for i := range r.status.Points {
+		point[r.status.Points[i].Name] = true
+	}
+	entries, _ := os.ReadDir(r.points) // what is left there does no harm
+	for _, e := range entries {
+		if attempt.MatchString(e.Name()) && !point[e.Name()] {
+			os.RemoveAll(filepath.Join(r.points, e.Name()))
+		}
 	}
 }
+
+// attempt is how the directory of a run under way is called: values of a point may have .run- in them, too.
+var attempt = regexp.MustCompile(`\.run-[0-9a-z]+-[0-9]+$`)
 
 // task makes the next run of a point.
 func (r *sweeping) task(i, threads int) Task {
 	p := &r.status.Points[i]
+	of := &r.s.Points[i]
 	t := Task{Name: p.Name, Digest: p.Digest, Attempt: r.token + "-" + strconv.Itoa(p.Tries+1), Points: r.points, Seed: p.Seed,
-		Plan: r.Plan, Base: r.Base, Input: r.status.Input, Timeout: r.s.Timeout.Seconds(), Memory: r.s.Memory, Threads: threads}
+		Plan: r.Plan, Base: r.Base, Input: r.input(of), Files: r.s.files(of), Timeout: r.s.Timeout.Seconds(), Memory: r.s.Memory, Threads: threads}
 	t.Run = append(t.Run, r.Program...)
-	for _, v := range append(r.s.Set[:len(r.s.Set):len(r.s.Set)], p.Set...) {
+	for _, v := range r.s.overrides(of) {
 		t.Run = append(t.Run, "--set", v.Key+"="+v.Text)
 	}
 	t.Run = append(t.Run, "--seed", strconv.FormatUint(p.Seed, 10), "--json")

@@ -120,15 +120,12 @@ func (r *sweeping) slurm(ctx context.Context, todo []int) error {
 		r.Slurm.Poll = 2 * time.Second
 	}
 	w := &waiting{r: r, since: time.Now(), moved: time.Now()}
+	size := limit
 	for {
-		for len(todo) > 0 && ctx.Err() == nil {
-			n := min(limit, len(todo))
-			if err := r.submit(ctx, todo[:n]); err != nil {
-				return errors.Join(err, r.cancelAll())
-			}
-			todo = todo[n:]
+		if todo, size, err = r.submitAll(ctx, todo, size, limit); err != nil {
+			return errors.Join(err, r.cancelAll())
 		}
-		if r.open() == 0 {
+		if r.open() == 0 && len(todo) == 0 {
 			return nil
 		}
 		select {
@@ -136,11 +133,38 @@ func (r *sweeping) slurm(ctx context.Context, todo []int) error {
 			return r.cancelAll()
 		case <-time.After(w.pause()):
 		}
-		if todo, err = r.poll(ctx, w); err != nil && ctx.Err() == nil {
+		again, err := r.poll(ctx, w)
+		todo = append(todo, again...)
+		if err != nil && ctx.Err() == nil {
 			// Tasks go on by themselves: the next Run finds them.
 			return errors.Join(err, r.saveNow())
 		}
 	}
+}
+
+// submitAll submits points in arrays of up to size tasks. Where Slurm takes no more from this user now, arrays become smaller, and
+// what is left waits until some have ended: it is returned with the size to try next.
+func (r *sweeping) submitAll(ctx context.Context, todo []int, size, limit int) (left []int, next int, err error) {
+	for len(todo) > 0 && ctx.Err() == nil {
+		n := min(size, len(todo))
+		err := r.submit(ctx, todo[:n])
+		switch {
+		case err == nil:
+			todo, size = todo[n:], min(2*size, limit)
+			continue
+		case !tooMany.MatchString(err.Error()) || n == 1 && r.open() == 0:
+			return todo, size, err
+		case n > 1:
+			size = n / 2
+			continue
+		}
+		if !r.full {
+			r.full = true
+			r.Note(fmt.Sprintf("Slurm takes no more jobs now (%v): %d points wait for others to end", err, len(todo)))
+		}
+		return todo, 1, nil
+	}
+	return todo, size, nil
 }
 
 // open counts tasks that have not ended.
@@ -163,7 +187,8 @@ func (r *sweeping) submit(ctx context.Context, todo []int) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	a := &array{Name: fmt.Sprintf("mroce-%s-%d", r.token, len(r.status.Arrays)), index: map[int]int{}, gone: map[int]int{}}
+	a := &array{Name: fmt.Sprintf("mroce-%s-%d", r.token, r.arrays), index: map[int]int{}, gone: map[int]int{}}
+	r.arrays++
 	var list []Task
 	for k, i := range todo {
 		a.index[k] = i
@@ -189,7 +214,7 @@ func (r *sweeping) submit(ctx context.Context, todo []int) error {
 	}
 	job, err := sbatch(ctx, r.sbatchArgs(a, len(todo), script))
 	if err != nil {
-		a.Ended, a.index = true, nil
+		r.status.Arrays = r.status.Arrays[:len(r.status.Arrays)-1]
 		clean, cancel := context.WithTimeout(context.Background(), commandLimit) // it may have been submitted all the same
 		defer cancel()
 		_ = scancel(clean, "--name="+a.Name) // the error is told already
@@ -210,7 +235,7 @@ func (r *sweeping) sbatchArgs(a *array, n int, script string) []string {
 	}
 	// What a run says is in the point's directory; what the worker says, when there is no such directory, is here.
 	args := []string{"--parsable", "--array=" + indices, "--job-name=" + a.Name, "--no-requeue", "--ntasks=1",
-		"--output=" + filepath.Join(r.Dir, "slurm", a.Name+"_%a.log"), "--open-mode=truncate", "--chdir=" + r.Dir}
+		"--output=" + strings.ReplaceAll(filepath.Join(r.Dir, "slurm", a.Name), "%", "%%") + "_%a.log", "--open-mode=truncate", "--chdir=" + r.Dir}
 	if r.s.Memory > 0 { // and room for the worker
 		args = append(args, fmt.Sprintf("--mem=%dM", r.s.Memory>>20+64))
 	}

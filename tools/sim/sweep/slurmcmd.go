@@ -67,6 +67,9 @@ func habit(variable string) bool {
 var noAnswer = regexp.MustCompile(`(?i)unable to contact slurm controller|connection refused|socket timed out|communication connection failure|` +
 	`resolve the? ?ctl|unable to establish config|could not establish a configuration|configuration source|munge|slurm\.conf`)
 
+// tooMany is what Slurm says where a user, an account or the cluster has as many jobs as it may.
+var tooMany = regexp.MustCompile(`(?i)temporarily unable to accept|submit.?job.*limit|job submit limit|MaxSubmit|MaxJobCount|resource temporarily unavailable`)
+
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func after(said string) string {

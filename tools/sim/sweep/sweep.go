@@ -21,6 +21,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Sweep is a sweep file.
@@ -64,6 +66,30 @@ func (p Point) get(key string) (string, bool) {
 	return "", false
 }
 
+// overrides are those of a point: the sweep's that it does not replace, then its own.
+func (s *Sweep) overrides(p *Point) (all []Value) {
+	for _, v := range s.Set {
+		if _, is := p.get(v.Key); !is {
+			all = append(all, v)
+		}
+	}
+	return append(all, p.Set...)
+}
+
+// files are those that a point's overrides name: they are read like those that the plan names.
+func (s *Sweep) files(p *Point) (files []string) {
+	for _, v := range s.overrides(p) {
+		if key := v.Key[strings.LastIndexByte(v.Key, '.')+1:]; key == "file" {
+			files = append(files, v.Text)
+		}
+		var doc yaml.Node
+		if yaml.Unmarshal([]byte(v.Text), &doc) == nil { // {pattern: cm, file: x.cm}
+			files = append(files, filesOf(&doc)...)
+		}
+	}
+	return files
+}
+
 // canonical is the point as text, the same for the same values.
 func (p Point) canonical() string {
 	var b strings.Builder
@@ -86,14 +112,15 @@ func (p Point) name(short map[string]string) string {
 	}
 	n := strings.Join(append(words, "seed="+strconv.FormatUint(p.Seed, 10)), "_") // no comma: the table is easier to cut
 	if len(n) > nameMax {
-		n = n[:nameMax-9] + "-" + p.hash8()
+		n = n[:nameMax-17] + "-" + p.hash()
 	}
 	return n
 }
 
-func (p Point) hash8() string {
+// hash is long enough that among as many points as a sweep may have no two have the same.
+func (p Point) hash() string {
 	sum := sha256.Sum256([]byte(p.canonical()))
-	return hex.EncodeToString(sum[:4])
+	return hex.EncodeToString(sum[:8])
 }
 
 // safe leaves letters, digits and what no shell and no file system minds.
@@ -134,7 +161,7 @@ func (s *Sweep) nameAll() {
 	}
 	for i := range s.Points {
 		if p := &s.Points[i]; count[strings.ToLower(p.Name)] > 1 {
-			p.Name += "-" + p.hash8()
+			p.Name += "-" + p.hash()
 		}
 	}
 }
