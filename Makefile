@@ -9,7 +9,7 @@ GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main
 PREFIX  ?= /usr/local
 B       := build
 
-.PHONY: build figures vopr demo test test-all test-interop test-clients test-rccl test-dpdk test-sim bench bench-mpi lint install uninstall clean help need-go fmt generate
+.PHONY: build figures vopr demo test test-all test-interop test-clients test-rccl test-dpdk test-sim bench bench-mpi bench-rccl lint install uninstall clean help need-go fmt generate
 
 build: need-go $(B)/bin/nicemu $(B)/bin/mroce $(B)/bin/mroce-dpdk ## build everything into build/: bin/nicemu, bin/mroce, bin/mroce-dpdk (where there is DPDK), lib/libibverbs.so.1, lib/librdmacm.so.1, lib/librccl-net.so, tests/*
 	@$(MAKE) --no-print-directory -C verbs
@@ -83,6 +83,11 @@ bench-mpi: ## collective operations of MPI over our NIC, beside the same mpirun 
 	@bash ci/deps.sh test
 	@$(MAKE) -s build
 	@$$(sh ci/find-go.sh) run ./tools/bench -mpi -bin $(B)/bin/nicemu
+
+bench-rccl: ## collectives through the plugin of RCCL and NCCL beside a net of TCP sockets, with and without loss; JSON in build/bench-rccl.json
+	@bash ci/deps.sh test
+	@$(MAKE) -s build
+	@$$(sh ci/find-go.sh) run ./tools/bench -rccl -bin $(B)/bin/nicemu
 
 SEED  ?= 1
 SEEDS ?= 2000

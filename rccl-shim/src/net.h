@@ -72,8 +72,7 @@ void net_log_to(nn_logger log);
     X(IMM_BYTES, "NCCL_IB_AR_THRESHOLD", 8192, 0, 1048576, "messages up to this are one WRITE_WITH_IMM")             \
     X(MERGE, NULL, 1, 0, 1, "1: devices with one system GUID (planes of a NIC) are one device")                      \
     X(FLUSH, NULL, 0, 0, 1, "1: iflush reads back host memory, too")                                                 \
-    X(DMABUF, "NCCL_DMABUF_ENABLE", -1, -1, 1,                                                                       \
-      "GPU memory by dma-buf: -1: where the device says so, 0: never, 1: yes")                                       \
+    X(DMABUF, NULL, -1, -1, 1, "GPU memory by dma-buf: -1: where the device says so, 0: never, 1: yes")              \
     X(CONNECT_SECONDS, NULL, 30, 1, 3600, "time for a connection to be made once the peer was reached")
 
 #define PARAM_ENUM(name, alias, def, least, most, text) PARAM_##name,

@@ -275,6 +275,30 @@ func TestDaemonGone(t *testing.T) {
 	}
 }
 
+// TestSilence: nothing arrives any more, and no socket says so: the NIC's own timeout ends all ranks.
+func TestSilence(t *testing.T) {
+	l := up(t, bed.Options{Wire: "mem", Hosts: 3})
+	var at atomic.Int64
+	cut := time.AfterFunc(3*time.Second, func() {
+		if err := l.Nicemu("lab", "impair", "loss=100%"); err != nil {
+			t.Error(err)
+		}
+		at.Store(time.Now().UnixNano())
+	})
+	defer cut.Stop()
+	_, _, err := l.run(t, run{args: long("all-reduce", 1000000)})
+	took := time.Since(time.Unix(0, at.Load()))
+	if err == nil || at.Load() == 0 || strings.Contains(err.Error(), "not done within") || took > 9*time.Second {
+		t.Errorf("after %v: %v", took, err)
+	}
+	t.Logf("after %v:\n%v", took, err)
+	for r := range 3 {
+		if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("rank %d: NET/MetaRoCE", r)) {
+			t.Errorf("rank %d said nothing", r)
+		}
+	}
+}
+
 // TestConnections: thousands of connections opened, used and closed, and nothing is left of them.
 func TestConnections(t *testing.T) {
 	n := 400

@@ -5,6 +5,7 @@
 //
 //	go run ./tools/bench [-bin build/bin/nicemu] [-o build/bench.json] [-rounds 3] [-seconds 3]
 //	go run ./tools/bench -mpi [-rounds 3]
+//	go run ./tools/bench -rccl [-rounds 3]
 package main
 
 import (
@@ -34,6 +35,7 @@ func main() {
 	seconds := flag.Int("seconds", 3, "of each bandwidth run")
 	rounds := flag.Int("rounds", 3, "how often everything is measured")
 	collectives := flag.Bool("mpi", false, "measure collective operations of MPI instead, over our NIC and over TCP; into build/bench-mpi.json")
+	plugin := flag.Bool("rccl", false, "measure collectives through the plugin of RCCL and NCCL, and through TCP sockets; into build/bench-rccl.json")
 	pong := flag.String("pong", "", "internal: TCP ping-pong, server :PORT or client HOST:PORT")
 	flag.Parse()
 	if *pong != "" {
@@ -44,6 +46,12 @@ func main() {
 			*out = "build/bench-mpi.json"
 		}
 		exit(runMPI(*bin, *wire, *out, *rounds))
+	}
+	if *plugin {
+		if *out == defaultOut {
+			*out = "build/bench-rccl.json"
+		}
+		exit(runRCCL(*bin, *wire, *out, *rounds))
 	}
 	exit(run(*bin, *wire, *out, *rounds, *seconds))
 }

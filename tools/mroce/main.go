@@ -38,7 +38,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		Name: "mroce", Usage: "tools around MetaRoCE for engineers and researchers", Version: version,
 		Writer: out, ErrWriter: errs, HideHelpCommand: true, EnableBashCompletion: true, Suggest: true,
 		DisableSliceFlagSeparator: true, // values such as {kind: rocev2, qps: 4} have commas
-		Commands:                  []*cli.Command{e.simCommand(), e.voprCommand(), e.figuresCommand(), e.collbenchCommand(), e.completionCommand(), e.manCommand()}, OnUsageError: usage,
+		Commands:                  []*cli.Command{e.simCommand(), e.voprCommand(), e.figuresCommand(), e.collbenchCommand(), e.rcclCommand(), e.completionCommand(), e.manCommand()}, OnUsageError: usage,
 		ExitErrHandler: func(*cli.Context, error) {},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {

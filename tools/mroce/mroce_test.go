@@ -113,3 +113,34 @@ func TestCollbenchUsage(t *testing.T) {
 		}
 	}
 }
+
+// TestRCCLEnv: what is printed is a shell's, and has each way's own variables.
+func TestRCCLEnv(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "collbench-rank"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("MR_LIB", dir)
+	for args, want := range map[string]string{
+		"rccl env":                             dir + "/librccl-net.so MetaRoCE LOC  ",
+		"rccl env --way ib":                    "none IB LOC =mr0 ",
+		"rccl env --one-gpu --host left":       dir + "/librccl-net.so MetaRoCE LOC  left",
+		"rccl env --way ib --one-gpu --host b": "none IB LOC =mr0 b",
+	} {
+		code, out, errs := mroce(strings.Fields(args)...)
+		sh := exec.Command("sh", "-euc", out+`echo "$NCCL_NET_PLUGIN $NCCL_NET $NCCL_NET_GDR_LEVEL ${NCCL_IB_HCA:-} ${NCCL_HOSTID:-}"; test "$LD_LIBRARY_PATH" = "$MR_LIB:x"`)
+		sh.Env = append(os.Environ(), "LD_LIBRARY_PATH=x")
+		said, err := sh.Output()
+		if code != fail.OK || err != nil || strings.TrimSuffix(string(said), "\n") != want {
+			t.Errorf("mroce %s: code %d, %v, the shell says %q, want %q\n%s%s", args, code, err, said, want, out, errs)
+		}
+	}
+	if code, _, _ := mroce("rccl", "env", "--way", "ucx"); code != fail.Usage {
+		t.Errorf("--way ucx: code %d", code)
+	}
+	code, out, _ := mroce("rccl", "env", "--json")
+	var set []map[string]string
+	if err := json.Unmarshal([]byte(out), &set); err != nil || code != fail.OK || len(set) < 5 || set[0]["name"] == "" || set[0]["why"] == "" {
+		t.Error(code, err, out)
+	}
+}
