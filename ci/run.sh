@@ -118,7 +118,11 @@ job_rccl() {
     count 2 0
     rccl pairwise 10m
 }
-job_full_rccl() { rccl full 40m; }
+job_full_rccl() {
+    rccl-shim/tests/live.sh build/lib build/tests huge
+    count 1 0
+    rccl full 40m
+}
 
 # fuzz PACKAGE TARGET. Go's fuzzer can lose a race with its own clock when the time is up (go.dev/issue/75804): it fails then with
 # "context deadline exceeded" and names no input. Such a run counts for nothing and is made again; what names an input is a failure.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The plugin, and the sequence of the libraries' own IB transport, against a daemon with two NICs joined by wires in
 # memory. The daemon is built here and ends with this script.
-#   live.sh LIBDIR BINDIR [quick]
+#   live.sh LIBDIR BINDIR [quick|huge]     huge: one message of more than 2 GiB, 5 GiB of memory
 set -euo pipefail
 lib=$(realpath "$1") bin=$(realpath "$2") quick=${3:-}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -36,6 +36,7 @@ net="$bin/mr_net $lib/librccl-net.so"
 good="sizes_of_messages many_under_way grouped groups_mixed_up flush merged_device"
 
 start_daemon metaroce
+[ "$quick" != huge ] || { run $net huge; exit $failed; }
 run "$bin/ib_sequence"
 run $net
 MR_NET_FLUSH=1 run $net flush

@@ -80,6 +80,7 @@ void nobody_listens(void);
 void flush(void);
 void merged_device(void);
 void old_versions(void);
+void huge(void);
 void traffic_class(void);
 void many_connections(void);
 

@@ -230,6 +230,36 @@ void old_versions(void) {
     CHECK(v11->set_net_attr(context, NULL) == NN_OK && v11->finalize(context) == NN_OK, "finalize");
 }
 
+/* More than 2 GiB in one message, and in a part of a group: several WRITEs. Only when it is named: it takes 5 GiB. */
+void huge(void) {
+    const size_t size = (2ull << 30) + (256 << 20) + 4321;
+    char *big = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct pair p;
+    MUST(big != MAP_FAILED, "no memory");
+    pair_open(&p, 0, 1);
+    void *s = reg(p.send, big, size), *r = reg(p.recv, big + size, size), *rr, *sr,
+         *at[2] = {big + size, memory + HALF};
+    void *mh[2] = {r, reg(p.recv, memory + HALF, HALF)};
+    size_t room[2] = {size, HALF};
+    int tags[2] = {1, 2}, got[2] = {0, 0};
+    for (int grouped_too = 0; grouped_too < 2; grouped_too++) {
+        for (size_t i = 0; i < size; i += 4096)
+            *(size_t *)(big + (i & ~7ull)) = i * 31 + (size_t)grouped_too;
+        MUST(!receive(p.recv, 1 + grouped_too, at, room, tags, mh, &rr) && rr, "irecv");
+        void *small = NULL;
+        MUST(!send_one(p.send, big, size, 1, s, &sr) && sr, "isend: %s", last_log);
+        if (grouped_too)
+            MUST(!send_one(p.send, big, 100, 2, s, &small) && small, "isend");
+        CHECK(wait_for(sr, NULL, 60) == NN_OK && (!small || wait_for(small, NULL, 60) == NN_OK), "%s", last_log);
+        CHECK(wait_for(rr, got, 60) == NN_OK && got[0] == (int)size, "%d",
+              got[0]); /* an int, as the libraries have it */
+        CHECK(!memcmp(big, big + size, size), "other bytes");
+    }
+    CHECK(!net->dereg_mr(p.send, s) && !net->dereg_mr(p.recv, r) && !net->dereg_mr(p.recv, mh[1]), "deregister");
+    pair_close(&p);
+    munmap(big, 2 * size);
+}
+
 void traffic_class(void) {
     struct nn_config config = {.traffic_class = 96};
     void *usual = ctx, *other = NULL;
