@@ -205,6 +205,7 @@ static void merge_planes(void) {
 /* net_lock is held. */
 int devices_open(void) {
     int n = 0, r = nphys ? NN_OK : verbs_load();
+    closing = false;
     if (nphys || r)
         return r;
     struct ibv_device **list = vb.get_device_list(&n);

@@ -175,6 +175,26 @@ void merged_device(void) {
     }
 }
 
+/* Communicators come and go: devices are closed with the last of them, but not under a connection, and not when another
+ * communicator has begun meanwhile. */
+void contexts(void) {
+    struct nn_config config = {.traffic_class = NN_NO_TRAFFIC_CLASS};
+    struct pair p;
+    int n = -1;
+    pair_open(&p, 0, 1);
+    CHECK(net->finalize(ctx) == NN_OK, "finalize");
+    MUST(net->init(&ctx, 3, &config, logger, NULL) == NN_OK && ctx, "init while a connection lives on");
+    void *s = reg(p.send, memory, HALF), *r = reg(p.recv, memory + HALF, HALF);
+    transfer(&p, s, r, 100000);
+    CHECK(net->dereg_mr(p.send, s) == NN_OK && net->dereg_mr(p.recv, r) == NN_OK, "deregister");
+    pair_close(&p);
+    CHECK(net->devices(&n) == NN_OK && n >= 2, "the new communicator has %d devices", n);
+    pair_open(&p, 1, 0);
+    pair_close(&p);
+    CHECK(net->finalize(ctx) == NN_OK && net->devices(&n) == NN_OK && n == 0, "%d devices after the last one", n);
+    MUST(net->init(&ctx, 4, &config, logger, NULL) == NN_OK && ctx, "init");
+}
+
 /* One message by the functions of a version; types of sizes are all that differs. */
 #define VERSION(v, INIT, LISTEN, CONNECT, ACCEPT, SIZE, SEND, RECV)                                              \
     do {                                                                                                         \
