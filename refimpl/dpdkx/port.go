@@ -189,18 +189,6 @@ func Attach(devargs string) error {
 	return nil
 }
 
-// Detach takes a device away that Attach made.
-func Detach(p ethdev.Port) error {
-	var info C.struct_rte_eth_dev_info
-	if rc := C.rte_eth_dev_info_get(C.uint16_t(p), &info); rc != 0 {
-		return fmt.Errorf("port %d: %w", p, syscall.Errno(-rc))
-	}
-	if rc := C.rte_dev_remove(info.device); rc != 0 {
-		return fmt.Errorf("port %d: %w", p, syscall.Errno(-rc))
-	}
-	return nil
-}
-
 // BindThread makes the calling thread one that DPDK knows, so that pools keep a cache for it, and binds it to a core (-1:
 // leaves it as it is). The caller has locked the goroutine to its thread.
 func BindThread(core int) error {

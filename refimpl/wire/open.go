@@ -71,9 +71,7 @@ func Open(url string, o Options) (*Port, error) {
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
 	if err := p.start(o); err != nil {
-		if p.attached {
-			_ = dpdkx.Detach(p.id) // the error that led here says more
-		}
+		p.id.Close()
 		removeSockets(p.files)
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
@@ -113,7 +111,6 @@ func (p *Port) find(what string, o Options) error {
 		removeSockets(p.files)
 		return fmt.Errorf("%w: the driver took %q and made no port of it (%s)", ErrNoDevice, what, firstLine(said))
 	}
-	p.attached = true
 	return nil
 }
 
