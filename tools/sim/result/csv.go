@@ -34,7 +34,7 @@ func (r *Result) WriteGroupsCSV(w io.Writer) error {
 
 // WriteLineCSV writes a row a stretch of the time line, with a column plane0_bps, plane1_bps … for each plane.
 func (r *Result) WriteLineCSV(w io.Writer) error {
-	n := r.Setup.Planes
+	n := min(max(r.Setup.Planes, 0), planesMost)
 	for i := range r.Line {
 		n = max(n, len(r.Line[i].PerPlane))
 	}

@@ -96,7 +96,7 @@ func (r *Result) heat(name, title string, up bool) (*Figure, error) {
 		if !up {
 			from, to, a, b = to, from, b, a
 		}
-		if !ok || from != "leaf" || to == "host" || l.Plane < 0 || bad(l.Use) {
+		if !ok || from != "leaf" || to == "host" || l.Plane < 0 || l.Plane >= planesMost || bad(l.Use) {
 			continue
 		}
 		tier = to

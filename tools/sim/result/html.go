@@ -15,6 +15,9 @@ var reportText string
 
 var report = template.Must(template.New("report").Parse(reportText))
 
+// planesMost is more planes than any plan has: a stranger's result may say what it likes.
+const planesMost = 1 << 10
+
 // shown bounds the tables of flows and links in a report; the CSV files have all.
 const shown = 50
 
@@ -110,7 +113,7 @@ func (r *Result) planes() sheet {
 	var all []sum
 	for i := range r.Links {
 		l := &r.Links[i]
-		if l.Plane < 0 || l.Plane > 1<<10 { // no plan has so many
+		if l.Plane < 0 || l.Plane >= planesMost {
 			continue
 		}
 		for len(all) <= l.Plane {
