@@ -17,6 +17,7 @@ const (
 	MaxSwitches = 1 << 16 // of a kind and plane
 	MaxOverhead = 1024
 	MaxRepeat   = 1 << 16
+	MaxLinks    = 1 << 24 // of all planes: a link takes half a kilobyte, and more would only end for want of memory
 )
 
 var kinds = []Kind{Single, LeafSpine, FatTree, Rail}
@@ -126,7 +127,14 @@ func (p *parser) fits(n *yaml.Node, t *Topology, at map[string]*yaml.Node) {
 			divides("aggs", t.Aggs, t.Cores, "the cores")
 	case Single:
 	}
-	if !ok || t.Ports == 0 {
+	if !ok {
+		return
+	}
+	if l := t.links() * int64(t.Planes); l > MaxLinks {
+		p.errf(n, "a network of %d links; %d at most", l, MaxLinks)
+		return
+	}
+	if t.Ports == 0 {
 		return
 	}
 	for _, s := range t.radix() {
@@ -134,6 +142,19 @@ func (p *parser) fits(n *yaml.Node, t *Topology, at map[string]*yaml.Node) {
 			p.errf(at["ports"], "ports: a %s needs %d ports (%d down, %d up), but has %d", s.name, s.down+s.up, s.down, s.up, t.Ports)
 		}
 	}
+}
+
+// links is how many a plane has.
+func (t *Topology) links() int64 {
+	n := int64(t.Hosts)
+	switch t.Kind {
+	case LeafSpine, Rail:
+		n += int64(t.Leaves()) * int64(t.Spines)
+	case FatTree:
+		n += int64(t.Leaves())*int64(t.Aggs) + int64(t.Pods())*int64(t.Cores)
+	case Single:
+	}
+	return n
 }
 
 type radix struct {

@@ -355,3 +355,17 @@ func TestHostSteps(t *testing.T) {
 		t.Errorf("hosts %v, want %v", p.Workload[0].Hosts, want)
 	}
 }
+
+// TestTooManyLinks: a network that no memory holds is a mistake in the plan.
+func TestTooManyLinks(t *testing.T) {
+	for topology, want := range map[string]string{
+		"kind: leaf-spine, hosts: 1048576, leaf: 1, spines: 65536":                  "x.yaml:1: a network of 68720525312 links",
+		"kind: fat-tree, hosts: 1048576, pod: 2, leaf: 1, aggs: 65536, cores: 65536": "x.yaml:1: a network of",
+		"kind: leaf-spine, hosts: 1048576, leaf: 1024, spines: 1024, planes: 8":      "",
+	} {
+		_, err := Parse("x.yaml", []byte("topology: {"+topology+", rate: 1Gbit}\nworkload: [{pattern: ring, size: 1}]\n"))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", topology, err, want)
+		}
+	}
+}

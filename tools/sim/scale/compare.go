@@ -38,7 +38,7 @@ func ForPlan(p *plan.Plan, t Table) (*Model, error) {
 		if e.Target != "links" || e.At != 0 || e.For != 0 || e.Change != only {
 			return nil, fmt.Errorf("event %q: %w", e.Target, ErrNotModelled)
 		}
-		loss = e.Change.Loss
+		loss = 1 - (1-loss)*(1-e.Change.Loss)
 	}
 	if p.Run.Steady || p.Transport.Adaptive {
 		return nil, fmt.Errorf("a steady run or adaptive switches: %w", ErrNotModelled)
@@ -62,8 +62,10 @@ const treePieces = 256
 // has its acknowledgement.
 func (m *Model) Work(w plan.Work) (Time, error) {
 	n := m.F.T.Hosts
-	if len(w.Hosts) > 0 && len(w.Hosts) != n {
-		return Time{}, fmt.Errorf("%s among some of the hosts: %w", w.Pattern, ErrNotModelled)
+	for i, h := range w.Hosts {
+		if i != h || len(w.Hosts) != n {
+			return Time{}, fmt.Errorf("%s among some of the hosts, or in another order: %w", w.Pattern, ErrNotModelled)
+		}
 	}
 	c := Collective{Kind: Kind(w.Pattern), Size: w.Size, Mul: w.Mul, Add: w.Add, Senders: w.Senders, Target: w.Target, Slice: w.Slice}
 	switch w.Pattern {

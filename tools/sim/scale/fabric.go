@@ -1,6 +1,7 @@
 package scale
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/metaroce/metaroce/tools/sim/plan"
@@ -32,14 +33,9 @@ type Fabric struct {
 // NewFabric checks a topology as far as this package relies on it: every leaf and pod is full.
 func NewFabric(t plan.Topology, fail Failure) (*Fabric, error) {
 	t.Planes = max(t.Planes, 1)
-	if t.UpBps == 0 {
-		t.UpBps = t.RateBps
-	}
-	if t.UpDelay == 0 {
-		t.UpDelay = t.Delay
-	}
-	if t.Overhead == 0 {
-		t.Overhead = 66
+	if t.UpBps == 0 { // no plan has been here to fill in what was left out; there, 0 may be meant
+		t.UpBps, t.UpDelay = t.RateBps, cmp.Or(t.UpDelay, t.Delay)
+		t.Overhead = cmp.Or(t.Overhead, 66)
 	}
 	if t.MTU == 0 {
 		t.MTU = 4096
