@@ -101,9 +101,10 @@ func (r *run) flows(out *result.Result) {
 		default:
 			s.Done++
 			x.End, end = max(x.End, f.Acked), max(end, f.Acked)
-			took = append(took, f.Acked-f.Start)
-			if m.Size > 0 {
-				rates = append(rates, float64(m.Size)*8/(f.Acked-f.Start))
+			t := f.Acked - f.Start
+			took = append(took, t)
+			if m.Size > 0 && t > 0 { // on wires as fast as plans may have them, and no longer, it can be less than a nanosecond
+				rates = append(rates, float64(m.Size)*8/t)
 			}
 			bytes += float64(m.Size)
 			receivers[m.To] = true

@@ -283,6 +283,26 @@ func TestIdealAbove(t *testing.T) {
 	}
 }
 
+// TestIdealNoTime: messages that take less than a nanosecond have no rate, and a time line in nanoseconds has an end.
+func TestIdealNoTime(t *testing.T) {
+	r := simulate(t, Options{}, ideal16, "topology", "{kind: switch, hosts: 16, rate: 100Tbit, delay: 0us, overhead: 0}", "workload[0].size", "64B")
+	ended(t, r)
+	if r.Summary.FCTMax != 0 || r.Summary.Jain != 0 {
+		t.Errorf("%+v", r.Summary)
+	}
+	r = simulate(t, Options{}, ideal16, "run", "{steady: true, until: 150us, bin: 1ns}")
+	if n := len(r.Line); n < fixedMost/2 || n > fixedMost {
+		t.Errorf("%d stretches", n)
+	}
+	sum := 0.0
+	for i, b := range r.Line[:len(r.Line)-1] {
+		sum += b.Goodput * (r.Line[i+1].At - b.At)
+	}
+	if want := r.Summary.Goodput * 150e-6; math.Abs(sum-want) > 1e-3*want {
+		t.Errorf("the time line comes to %.0f bits, the run to %.0f", sum, want)
+	}
+}
+
 // TestIdealLinks: links have the names and the order that they have at the packet level.
 func TestIdealLinks(t *testing.T) {
 	for _, topology := range []string{"{kind: switch, hosts: 3, rate: 1Gbit}", "{kind: leaf-spine, hosts: 12, leaf: 3, spines: 2, planes: 2, rate: 1Gbit, up_rate: 2Gbit}",

@@ -8,6 +8,9 @@ import (
 // binsMost is how many stretches a time line without a given length has at most: then two become one.
 const binsMost = 200
 
+// fixedMost is how many it has at most with a given length.
+const fixedMost = 100_000
+
 // timeline samples the network in regular stretches of virtual time.
 type timeline struct {
 	r       *run
@@ -41,7 +44,7 @@ func (l *timeline) sample(now mono.Time) {
 	if l.skip++; l.skip >= l.every {
 		l.skip = 0
 		l.end(now)
-		if !l.fixed && len(l.bins) >= binsMost {
+		if len(l.bins) >= fixedMost || !l.fixed && len(l.bins) >= binsMost {
 			l.halve()
 		}
 	}

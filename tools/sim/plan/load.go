@@ -208,6 +208,8 @@ func (p *parser) event(n *yaml.Node, pl *Plan, ev *Event) {
 		p.errf(at["for"], "for: lasts no time; leave it away for good")
 	case (at["burst"] != nil || c.DataOnly) && at["loss"] == nil:
 		p.errf(n, "burst and data_only say how loss: is; give it")
+	case c.Flap == 1:
+		p.errf(at["flap"], "flap: half of a nanosecond is no time")
 	case c.Down && c.Flap > 0:
 		p.errf(n, "down and flap at once; a flap is down half of the time")
 	case pl.Transport.Kind == Ideal && c.Loss > 0:
@@ -271,6 +273,9 @@ func (p *parser) run(n *yaml.Node, pl *Plan) {
 		p.errf(n, "warm: %v leaves nothing of the %v to measure", r.Warm, r.Until)
 	}
 	for _, w := range pl.Workload {
+		if w.Repeat > 1 {
+			p.errf(&yaml.Node{Line: w.Line}, "repeat: steady runs go on by themselves")
+		}
 		if w.Pattern != Permutation && w.Pattern != Incast && w.Pattern != AllToAll && w.Pattern != Pairs || w.Outstanding > 0 {
 			p.errf(&yaml.Node{Line: w.Line}, "steady: %s has an order; only permutation, incast, pairs and all-to-all without outstanding can run on and on",
 				w.Pattern)

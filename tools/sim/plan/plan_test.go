@@ -359,13 +359,28 @@ func TestHostSteps(t *testing.T) {
 // TestTooManyLinks: a network that no memory holds is a mistake in the plan.
 func TestTooManyLinks(t *testing.T) {
 	for topology, want := range map[string]string{
-		"kind: leaf-spine, hosts: 1048576, leaf: 1, spines: 65536":                  "x.yaml:1: a network of 68720525312 links",
+		"kind: leaf-spine, hosts: 1048576, leaf: 1, spines: 65536":                   "x.yaml:1: a network of 68720525312 links",
 		"kind: fat-tree, hosts: 1048576, pod: 2, leaf: 1, aggs: 65536, cores: 65536": "x.yaml:1: a network of",
 		"kind: leaf-spine, hosts: 1048576, leaf: 1024, spines: 1024, planes: 8":      "",
 	} {
 		_, err := Parse("x.yaml", []byte("topology: {"+topology+", rate: 1Gbit}\nworkload: [{pattern: ring, size: 1}]\n"))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", topology, err, want)
+		}
+	}
+}
+
+// TestNeverEnds: what would stop the clock, or never begin.
+func TestNeverEnds(t *testing.T) {
+	const head = "topology: {kind: switch, hosts: 4, rate: 1Gbit}\nworkload:\n  - {pattern: pairs, size: 1KiB"
+	for text, want := range map[string]string{
+		"}\nevents:\n  - {target: host 1, flap: 1ns}\n":               "x.yaml:5: flap: half of a nanosecond",
+		"}\nevents:\n  - {target: host 1, flap: 2ns}\n":               "",
+		", repeat: 2}\nrun: {steady: true, until: 1ms}\n":             "x.yaml:3: repeat: steady runs go on",
+		", repeat: 1, start: 3us}\nrun: {steady: true, until: 1ms}\n": "",
+	} {
+		if _, err := Parse("x.yaml", []byte(head+text)); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 }
