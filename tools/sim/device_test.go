@@ -62,6 +62,22 @@ func TestDeviceSame(t *testing.T) {
 	}
 }
 
+// TestDeviceVerify: payload travels, and what is placed through losses, failures and trims is what was sent. It changes no time.
+func TestDeviceVerify(t *testing.T) {
+	for _, text := range []string{ls16, lossless} {
+		set := []string{"transport.nic", "device", "workload[0].pattern", "all-to-all", "workload[0].add", "", "workload[0].size", "100kB",
+			"events", `[{at: 20us, for: 50us, target: spine 0/1, down: true}, {target: last, loss: 0.1%}]`}
+		if text == ls16 {
+			set = append(set, "topology.planes", "2", "switch.trim", "true")
+		}
+		plain, checked := simulate(t, Options{}, text, set...), simulate(t, Options{Threads: 2}, text, append(set, "transport.verify", "true")...)
+		ended(t, checked)
+		if plain.Summary != checked.Summary {
+			t.Errorf("%s: %+v, without payload %+v", checked.Setup.Transport, checked.Summary, plain.Summary)
+		}
+	}
+}
+
 // TestDeviceFails: a peer that is dead fails messages with the status that the program reads from its completion queue.
 func TestDeviceFails(t *testing.T) {
 	r := simulate(t, Options{}, ls16, "transport.nic", "device", "events", "[{at: 20us, target: host 3, down: true}]")

@@ -96,8 +96,16 @@ func (w *World) newWhole(h *host, lanes int) (*whole, error) {
 	size := hostq.CtxPageBytes + (hostq.RingHdr + int(entries)*128 + page) + (hostq.RingHdr + int(recvs)*(4+64) + 2*page) + lanes*(hostq.RingHdr+sqEntries*sqStride+page)
 	mem := hostq.NewTestMem(max(hostq.CtxBytesMin, (size+page-1)&^(page-1)))
 	d.prog = hostqtest.New(mem)
-	d.ctx = d.nic.OpenContext(device.ContextConfig{Mem: mem, Space: (*noMemory)(h), Notifier: deaf{}, Program: "sim", PID: 1})
+	d.ctx = d.nic.OpenContext(device.ContextConfig{Mem: mem, Space: d.space(), Notifier: deaf{}, Program: "sim", PID: 1})
 	return d, d.objects(entries, recvs)
+}
+
+// space is the memory of the host's program.
+func (d *whole) space() device.Space {
+	if d.h.w.tx.p.Transport.Verify {
+		return (*knownMemory)(d.h)
+	}
+	return (*noMemory)(d.h)
 }
 
 // sqStride is the length of a send request with its one piece of memory.
@@ -264,10 +272,11 @@ func (l *lane) put(now mono.Time) {
 	for l.head < len(l.wait) && l.slots > 0 {
 		p := l.wait[l.head]
 		l.head++
+		at := d.place(p.size)
 		e := hostq.SQE{WRID: uint64(l.num)<<32 | uint64(uint32(p.msg)), Opcode: uint8(transport.OpWriteImm), Flags: hostq.SendSignaled, Imm: uint32(p.msg),
-			RemoteAddr: d.place(p.size), RKey: l.key}
+			RemoteAddr: at, RKey: l.key}
 		if p.size > 0 {
-			l.sq.PutSend(e, nil, hostq.SGE{Addr: regionBase, Length: p.size, LKey: d.mr.Key()})
+			l.sq.PutSend(e, nil, hostq.SGE{Addr: at, Length: p.size, LKey: d.mr.Key()})
 		} else {
 			l.sq.PutSend(e, nil)
 		}
@@ -282,15 +291,19 @@ func (l *lane) put(now mono.Time) {
 	}
 }
 
-// place is an address for a message of its own.
+// place is an address for a message of its own, at its sender and its receiver: in a part of the region that is the sender's.
 func (d *whole) place(size uint32) uint64 {
 	n := (uint64(size) + 4095) &^ 4095
-	if d.next+n > regionSize {
+	span := uint64(regionSize) / uint64(len(d.h.w.hosts)) &^ 4095
+	if n > span { // never where it matters (plan: verify)
+		return regionBase
+	}
+	if d.next+n > span {
 		d.next = 0
 	}
 	a := d.next
 	d.next += n
-	return regionBase + a
+	return regionBase + uint64(d.h.id)*span + a
 }
 
 // Caps implements device.Port.
@@ -362,6 +375,36 @@ func (m *noMemory) each(segs []device.Seg, write bool) (int, error) {
 	}
 	return len(segs), nil
 }
+
+// knownMemory has at each address the byte that belongs there: what is read is that, what is written must be.
+type knownMemory host
+
+// Read implements device.Space.
+func (m *knownMemory) Read(segs []device.Seg) (int, error) {
+	for i := range segs {
+		s := &segs[i]
+		for k := range s.Buf {
+			s.Buf[k] = byteAt(s.Addr + uint64(k))
+		}
+	}
+	return (*noMemory)(m).each(segs, false)
+}
+
+// Write implements device.Space.
+func (m *knownMemory) Write(segs []device.Seg) (int, error) {
+	for i := range segs {
+		s := &segs[i]
+		for k, b := range s.Buf {
+			if b != byteAt(s.Addr+uint64(k)) {
+				return i, device.ErrFault
+			}
+		}
+	}
+	return (*noMemory)(m).each(segs, true)
+}
+
+// byteAt is the byte that belongs to an address: eight in a row are those of a product.
+func byteAt(a uint64) byte { return byte((a>>3*0x9e3779b97f4a7c15 ^ a>>20) >> ((a & 7) * 8)) }
 
 // deaf takes events: programs poll.
 type deaf struct{}

@@ -132,7 +132,9 @@ func (h *host) send(now mono.Time, p *pkt.Packet) {
 	}
 	x := h.w.net.NewPacket(h.id)
 	x.To = to
-	x.Fill(p, !payload(p.Data, h.w.tx.metaroce()), h.w.overhead)
+	data := payload(p.Data, h.w.tx.metaroce())
+	x.Fill(p, !data || h.w.tx.p.Transport.Verify, h.w.overhead)
+	x.Payload = data
 	h.w.net.Send(now, h.id, x)
 }
 

@@ -20,6 +20,9 @@ const (
 	MaxLinks    = 1 << 24 // of all planes: a link takes half a kilobyte, and more would only end for want of memory
 )
 
+// maxVerified is how many hosts have room for the longest WRITE each in every other one's region.
+const maxVerified = 1 << 15
+
 var kinds = []Kind{Single, LeafSpine, FatTree, Rail}
 
 // shape says which keys give a topology its shape, and which of them it needs.
@@ -183,6 +186,7 @@ func (p *parser) transport(n *yaml.Node, pl *Plan) {
 	at := p.mapping(n, "transport", keys{
 		"kind":       oneOf(p, "transport", &t.Kind, MetaRoCE, RoCEv2, Ideal),
 		"nic":        oneOf(p, "nic", &t.NIC, NICDevice, NICEngine),
+		"verify":     p.boolean("verify", &t.Verify),
 		"paths":      p.integer("paths", 1, 64, &t.Paths),
 		"profile":    oneOf(p, "profile", &t.Profile, cc.ProfileDelayECN, cc.ProfilePolite, cc.ProfileFixed),
 		"twin":       p.share("twin", &t.Twin),
@@ -207,6 +211,9 @@ func (p *parser) transport(n *yaml.Node, pl *Plan) {
 	}
 	if at["nic"] != nil && t.Kind == Ideal {
 		p.errf(at["nic"], "nic: the ideal transport has none")
+	}
+	if t.Verify && (t.NIC != NICDevice || pl.Topology.Hosts > maxVerified) {
+		p.errf(at["verify"], "verify: is for nic: device and %d hosts at most", maxVerified)
 	}
 	if at["window_bdp"] != nil && t.Kind == Ideal {
 		p.errf(at["window_bdp"], "window_bdp: the ideal transport has no window")

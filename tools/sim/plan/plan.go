@@ -128,8 +128,9 @@ const (
 
 // Transport of all hosts.
 type Transport struct {
-	Kind TransportKind
-	NIC  NICKind
+	Kind   TransportKind
+	NIC    NICKind
+	Verify bool // NIC device: packets carry their payload, and what is placed is compared with what was to be sent there
 	// MetaRoCE
 	Paths   int     // a plane and peer; 0 = the profile's
 	Profile string  // of congestion control
