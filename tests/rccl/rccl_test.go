@@ -182,6 +182,39 @@ func TestWays(t *testing.T) {
 	}
 }
 
+// TestCommand: mroce collbench on a lab that is up, with more ranks than hosts, and on one of its own; the table is nccl-tests'.
+func TestCommand(t *testing.T) {
+	l := up(t, bed.Options{Wire: "mem", Hosts: 2})
+	mroce := func(args ...string) (string, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		c := exec.CommandContext(ctx, build(t, "bin/mroce"), append([]string{"collbench", "--max", "4KiB", "--factor", "8", "--iters", "2"}, args...)...)
+		c.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+l.Dir())
+		out, err := c.CombinedOutput()
+		return string(out), err
+	}
+	for _, args := range [][]string{{"--lab", "bench", "--ranks", "3", "all-to-all", "broadcast"}, {"--wire", "mem", "--planes", "2", "--ranks", "2", "--loss", "1%", "all-reduce"}} {
+		out, err := mroce(args...)
+		rows := 0
+		for line := range strings.Lines(out) {
+			if f := strings.Fields(line); len(f) == 11 && f[8] == "0" && f[9] == "#" {
+				rows++
+			}
+		}
+		if err != nil || rows < 4 || !strings.Contains(out, "# Out of bounds values : 0 OK") {
+			t.Errorf("mroce collbench %s: %d rows, %v\n%s", strings.Join(args, " "), rows, err, out)
+		}
+	}
+	out, err := mroce("--lab", "nosuch")
+	if err == nil || !strings.Contains(out, "no lab \"nosuch\" is up") {
+		t.Errorf("a lab that is not there: %v %s", err, out)
+	}
+	out, err = mroce("--here") // the daemon is there, but this machine has both hosts' NICs: a rank each
+	if err != nil || !strings.Contains(out, "0 OK") {
+		t.Errorf("--here: %v %s", err, out)
+	}
+}
+
 // long is a run that lasts until something ends it: one size, over and over.
 func long(colls string, iters int) []string {
 	return strings.Fields(fmt.Sprintf("--min 262144 --max 262144 --warmup 0 --iters %d --colls %s", iters, colls))

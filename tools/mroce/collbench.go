@@ -232,17 +232,16 @@ func labHosts(ctx context.Context, nicemu, lab string) ([]labHost, error) {
 		var l struct {
 			Name  string
 			Hosts []struct {
-				Name string
-				NICs []struct{ Addrs []string }
+				Name      string
+				Addresses []string
 			}
 		}
 		if json.Unmarshal([]byte(line), &l) != nil || l.Name != lab {
 			continue
 		}
 		for _, h := range l.Hosts {
-			if len(h.NICs) > 0 && len(h.NICs[0].Addrs) > 0 {
-				addr, _, _ := strings.Cut(h.NICs[0].Addrs[0], "/")
-				hosts = append(hosts, labHost{h.Name, addr})
+			if len(h.Addresses) > 0 {
+				hosts = append(hosts, labHost{h.Name, h.Addresses[0]})
 			}
 		}
 	}
