@@ -77,3 +77,47 @@ func TestDCQCN(t *testing.T) {
 		}
 	}
 }
+
+// TestTheory: a message alone, and incast, take what arithmetic says: within 0.1 and 1.5 %.
+func TestTheory(t *testing.T) {
+	const packet = 4160 * 8 / 100e9 // seconds on the wire, of 4096 bytes
+	for _, plan := range []string{"ls64-incast-rocev2", "ls64-incast"} {
+		one := ready(t, 1, plan, "workload[0].senders", "1", "workload[0].size", "64MiB")
+		ended(t, one)
+		if want := 16384*packet + one.Setup.RTT; math.Abs(one.Summary.FCTMax/want-1) > 0.001 {
+			t.Errorf("%s: 64 MiB alone take %.2f µs, want %.2f", plan, one.Summary.FCTMax*1e6, want*1e6)
+		}
+	}
+	for _, size := range []int{1, 4} {
+		r := ready(t, 1, "ls64-incast-rocev2", "workload[0].size", fmt.Sprintf("%dMiB", size))
+		ended(t, r)
+		if want := 32 * 256 * packet * float64(size); r.Summary.FCTMax < want || r.Summary.FCTMax > 1.015*want {
+			t.Errorf("incast 32:1 of %d MiB: %.1f µs, at least %.1f", size, r.Summary.FCTMax*1e6, want*1e6)
+		}
+	}
+}
+
+// TestFairness: Jain's index is 1 where all have the same, 1/n where one has everything, and what its definition says between.
+func TestFairness(t *testing.T) {
+	for _, c := range []struct {
+		rates        []float64
+		jain, minMax float64
+	}{
+		{[]float64{5, 5, 5, 5}, 1, 1}, {[]float64{0, 0, 7, 0}, 0.25, 0}, {[]float64{1, 2, 3}, 36.0 / 42, 1.0 / 3}, {[]float64{3}, 1, 1}, {nil, 0, 0}, {[]float64{0, 0}, 0, 0},
+	} {
+		if jain, minMax := fairness(c.rates); math.Abs(jain-c.jain) > 1e-12 || math.Abs(minMax-c.minMax) > 1e-12 {
+			t.Errorf("%v: %v and %v, want %v and %v", c.rates, jain, minMax, c.jain, c.minMax)
+		}
+	}
+	r := ready(t, 1, "ls64-incast", "workload[0].senders", "8")
+	ended(t, r)
+	var sum, squares float64 // from the list of flows, by the definition
+	for i := range r.Flows {
+		d, _ := r.Flows[i].FCT()
+		x := float64(r.Flows[i].Size) * 8 / d
+		sum, squares = sum+x, squares+x*x
+	}
+	if want := sum * sum / (8 * squares); math.Abs(r.Summary.Jain-want) > 1e-9 || r.Summary.Jain < 0.99 {
+		t.Errorf("eight senders to one: Jain's index %.4f, by the flows %.4f, at least 0.99", r.Summary.Jain, want)
+	}
+}

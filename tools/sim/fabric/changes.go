@@ -155,8 +155,9 @@ func (n *Net) Link(i int) LinkInfo {
 	st := x.m.Stats()
 	l := LinkInfo{Name: x.Name, Plane: int(x.plane), RateBps: x.base.RateBps, ToHost: x.host >= 0, Packets: st.Sent, Bytes: x.bytes, Dropped: st.QueueFull + x.drops.hold,
 		Marked: st.Marked, Trimmed: x.drops.trimmed, Lost: st.Lost, Down: st.Down + x.cutOff, QueueMax: x.qMax}
-	if x.trim {
+	if x.trim { // what was cut came twice: it did not fit, and then its headers did
 		l.Dropped -= x.drops.trimmed
+		l.Packets -= x.drops.trimmed
 	}
 	if f := x.fifo; f != nil {
 		l.Pauses, l.Paused = f.pauses, f.pausedFor

@@ -50,7 +50,7 @@ func (s *source) Deliver(now mono.Time, p *Packet) {
 
 func (s *source) Step(now mono.Time) mono.Time {
 	for s.left > 0 && s.at <= now {
-		p := s.n.NewPacket(s.id)
+		p := s.n.NewPacket(s.id, false)
 		p.To, p.Plane = s.to(), uint8(s.r.IntN(s.n.t.Planes))
 		p.Len, p.Wire, p.TOS, p.Payload, p.Trimmed, p.Hop = uint16(s.payload), int32(s.payload+66), pkt.ECT0, true, false, 0
 		p.SrcPort = uint16(s.r.IntN(s.entropy))
@@ -196,7 +196,7 @@ type direct struct {
 
 func (s *direct) Step(now mono.Time) mono.Time {
 	for s.left > 0 && s.at <= now {
-		p := s.n.NewPacket(s.id)
+		p := s.n.NewPacket(s.id, false)
 		p.To, p.In, p.Len, p.Wire, p.Payload, p.TOS = 1, -1, 4000, 4166, true, 0
 		binary.LittleEndian.PutUint64(p.Hdr[:8], uint64(now))
 		s.n.doms[0].send(now, s.x, p)

@@ -132,8 +132,8 @@ func (n *Net) Domain(host int32) int { return int(n.hostDom[host]) }
 // Up is a host's port on a plane.
 func (n *Net) Up(host, plane int) *Port { return &n.ports[n.hostUp[host][plane]] }
 
-// NewPacket is a packet that a host is about to send.
-func (n *Net) NewPacket(host int32) *Packet { return n.doms[n.hostDom[host]].free.get() }
+// NewPacket is a packet that a host is about to send; long: it will travel whole (IsLong).
+func (n *Net) NewPacket(host int32, long bool) *Packet { return n.doms[n.hostDom[host]].free.get(long) }
 
 // Send puts a packet of a host on one of its wires.
 func (n *Net) Send(now mono.Time, host int32, p *Packet) {

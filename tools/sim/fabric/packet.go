@@ -6,6 +6,9 @@ import "github.com/metaroce/metaroce/internal/pkt"
 // no more than its length.
 const HeaderMax = 80
 
+// longRoom is room for the usual long packet, an acknowledgement with many gaps, so that it need not grow.
+const longRoom = 512
+
 // DSCPs of classes.
 const (
 	dscpControl = 48 // passes the queues of data
@@ -41,7 +44,14 @@ func (p *Packet) Fill(q *pkt.Packet, whole bool, overhead int) {
 	p.Len, p.Wire = uint16(n), int32(n+overhead)
 	p.SrcPort, p.TOS, p.Plane = q.SrcPort, q.TOS, q.Plane
 	p.Payload, p.Trimmed, p.Hop, p.Long = !whole, false, 0, p.Long[:0]
-	if whole && n > HeaderMax {
+	if IsLong(q, whole) {
+		if cap(p.Long) < n {
+			room := longRoom
+			for room < n {
+				room *= 2
+			}
+			p.Long = make([]byte, 0, room)
+		}
 		p.Long = append(p.Long, q.Data...)
 		return
 	}
@@ -58,19 +68,29 @@ func (p *Packet) Bytes(buf []byte) []byte {
 	return buf[:p.Len]
 }
 
-// pool is a list of packets that are free.
+// IsLong reports whether a packet travels whole, and not by its headers.
+func IsLong(q *pkt.Packet, whole bool) bool { return whole && len(q.Data) > HeaderMax }
+
+// pool is packets that are free. Those that have room for a long one are kept apart: it stays with them, and few are long.
 type pool struct {
-	head *Packet
-	n    int
+	head, long *Packet
+	n, nLong   int // in both lists; in the second
 }
 
-func (l *pool) get() *Packet {
+// get takes a packet, one with room for all of it where there is one and it shall be long.
+func (l *pool) get(long bool) *Packet {
+	l.n--
+	if long && l.long != nil {
+		p := l.long
+		l.long, p.next = p.next, nil
+		l.nLong--
+		return p
+	}
 	if l.head == nil {
 		l.grow(256)
 	}
 	p := l.head
 	l.head, p.next = p.next, nil
-	l.n--
 	return p
 }
 
@@ -81,17 +101,28 @@ func (l *pool) grow(n int) {
 }
 
 func (l *pool) put(p *Packet) {
-	p.next = l.head
-	l.head = p
 	l.n++
+	if cap(p.Long) > 0 {
+		p.next, l.long = l.long, p
+		l.nLong++
+		return
+	}
+	p.next, l.head = l.head, p
 }
 
-// give moves n packets to another list.
-func (l *pool) give(to *pool, n int) {
-	for ; n > 0 && l.head != nil; n-- {
-		p := l.head
-		l.head = p.next
+// give moves n packets to another pool, long ones or not.
+func (l *pool) give(to *pool, n int, long bool) {
+	from := &l.head
+	if long {
+		from = &l.long
+	}
+	for ; n > 0 && *from != nil; n-- {
+		p := *from
+		*from = p.next
 		l.n--
+		if long {
+			l.nLong--
+		}
 		to.put(p)
 	}
 }

@@ -102,7 +102,7 @@ func (d *domain) fly(x *Port, p *Packet, f *link.Fate, class int) {
 		x.last[class] = at
 	}
 	if f.Twice {
-		q := d.free.get()
+		q := d.free.get(len(p.Long) > 0)
 		next, long := q.next, q.Long
 		*q = *p
 		q.next, q.Long = next, append(long[:0], p.Long...)

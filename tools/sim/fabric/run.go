@@ -153,7 +153,24 @@ func (n *Net) balance() {
 		}
 	}
 	if most.free.n > 2*least.free.n+4096 {
-		most.free.give(&least.free, (most.free.n-least.free.n)/2)
+		most.free.give(&least.free, (most.free.n-least.free.n)/2, false)
+	}
+	n.balanceLong()
+}
+
+// balanceLong does the same with those that have room for long packets.
+func (n *Net) balanceLong() {
+	most, least := n.doms[0], n.doms[0]
+	for _, d := range n.doms[1:] {
+		if d.free.nLong > most.free.nLong {
+			most = d
+		}
+		if d.free.nLong < least.free.nLong {
+			least = d
+		}
+	}
+	if most.free.nLong > 2*least.free.nLong+64 {
+		most.free.give(&least.free, (most.free.nLong-least.free.nLong)/2, true)
 	}
 }
 

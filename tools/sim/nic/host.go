@@ -130,10 +130,11 @@ func (h *host) send(now mono.Time, p *pkt.Packet) {
 	if !ok {
 		return
 	}
-	x := h.w.net.NewPacket(h.id)
-	x.To = to
 	data := payload(p.Data, h.w.tx.metaroce())
-	x.Fill(p, !data || h.w.tx.p.Transport.Verify, h.w.overhead)
+	whole := !data || h.w.tx.p.Transport.Verify
+	x := h.w.net.NewPacket(h.id, fabric.IsLong(p, whole))
+	x.To = to
+	x.Fill(p, whole, h.w.overhead)
 	x.Payload = data
 	h.w.net.Send(now, h.id, x)
 }
