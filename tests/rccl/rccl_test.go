@@ -64,7 +64,7 @@ type run struct {
 	env     []string
 	limit   time.Duration
 	started func(rank, pid int)
-	row     func(coll.Row)
+	begun   func() // rank 0 has its device
 }
 
 func (l *lab) run(t *testing.T, r run) ([]coll.Row, *coll.Storm, error) {
@@ -87,12 +87,12 @@ func (l *lab) run(t *testing.T, r run) ([]coll.Row, *coll.Storm, error) {
 			c.Env = append(c.Env, r.env...)
 			return c
 		},
-		Line: func(_ *coll.Head, row *coll.Row, s *coll.Storm, _ json.RawMessage) error {
+		Line: func(head *coll.Head, row *coll.Row, s *coll.Storm, _ json.RawMessage) error {
+			if head != nil && r.begun != nil {
+				r.begun()
+			}
 			if row != nil {
 				rows = append(rows, *row)
-				if r.row != nil {
-					r.row(*row)
-				}
 			}
 			if s != nil {
 				storm = s
@@ -220,6 +220,15 @@ func long(colls string, iters int) []string {
 	return strings.Fields(fmt.Sprintf("--min 262144 --max 262144 --warmup 0 --iters %d --colls %s", iters, colls))
 }
 
+// inTheMiddle is when ranks have connected and exchange data.
+const inTheMiddle = 2 * time.Second
+
+// later does something while a run goes on; never after the test.
+func later(t *testing.T, after time.Duration, what func()) {
+	timer := time.AfterFunc(after, what)
+	t.Cleanup(func() { timer.Stop() })
+}
+
 // TestPlanePulled: a plane goes away in the middle and comes back; no rank notices.
 func TestPlanePulled(t *testing.T) {
 	l := up(t, bed.Options{Wire: "mem", Hosts: 4})
@@ -231,12 +240,12 @@ func TestPlanePulled(t *testing.T) {
 		}
 		pulled.Add(1)
 	}
-	down := time.AfterFunc(1500*time.Millisecond, func() { plane("down") })
-	again := time.AfterFunc(3*time.Second, func() { plane("up") })
-	defer down.Stop()
-	defer again.Stop()
+	begun := func() {
+		later(t, 1500*time.Millisecond, func() { plane("down") })
+		later(t, 3*time.Second, func() { plane("up") })
+	}
 	args := strings.Fields("--min 65536 --max 2097152 --factor 1.4 --warmup 1 --iters 100000 --seconds 0.5 --colls all-reduce")
-	rows, _, err := l.run(t, run{args: args})
+	rows, _, err := l.run(t, run{args: args, begun: begun})
 	right(t, rows, err, 10)
 	if pulled.Load() != 2 {
 		t.Errorf("the collective was over before the plane went and came back: %d", pulled.Load())
@@ -252,14 +261,14 @@ func TestKilledRank(t *testing.T) {
 			before := l.objects(t)
 			pids := make([]atomic.Int64, 4)
 			var at atomic.Int64
-			kill := time.AfterFunc(3*time.Second, func() {
+			kill := func() {
 				at.Store(time.Now().UnixNano())
 				if pid := int(pids[2].Load()); pid <= 1 || syscall.Kill(pid, syscall.SIGKILL) != nil { // exec keeps the number
 					t.Errorf("rank 2 (process %d) was not there to be killed", pid)
 				}
-			})
-			defer kill.Stop()
-			_, _, err := l.run(t, run{args: long(colls, 1000000), started: func(rank, pid int) { pids[rank].Store(int64(pid)) }})
+			}
+			_, _, err := l.run(t, run{args: long(colls, 1000000), started: func(rank, pid int) { pids[rank].Store(int64(pid)) },
+				begun: func() { later(t, inTheMiddle, kill) }})
 			took := time.Since(time.Unix(0, at.Load()))
 			if err == nil || at.Load() == 0 {
 				t.Fatalf("the ranks ended by themselves: %v", err)
@@ -284,18 +293,18 @@ func TestKilledRank(t *testing.T) {
 func TestDaemonGone(t *testing.T) {
 	l := up(t, bed.Options{Wire: "udp", Hosts: 3, Flags: []string{"--daemon-per-host"}})
 	pid := l.daemon(t, "b")
-	kill := time.AfterFunc(3*time.Second, func() {
+	var at atomic.Int64
+	kill := func() {
+		at.Store(time.Now().UnixNano())
 		if pid <= 1 || syscall.Kill(pid, syscall.SIGKILL) != nil {
 			t.Errorf("no daemon %d to kill", pid)
 		}
-	})
-	defer kill.Stop()
-	start := time.Now()
-	_, _, err := l.run(t, run{args: long("all-reduce", 1000000)})
+	}
+	_, _, err := l.run(t, run{args: long("all-reduce", 1000000), begun: func() { later(t, inTheMiddle, kill) }})
 	if err == nil {
 		t.Fatal("the ranks ended well")
 	}
-	t.Logf("after %v:\n%v", time.Since(start)-3*time.Second, err)
+	t.Logf("after %v:\n%v", time.Since(time.Unix(0, at.Load())), err)
 	for r, say := range []string{"remote error", "system error", "remote error"} {
 		if !strings.Contains(err.Error(), fmt.Sprintf("rank %d: ", r)) || !strings.Contains(err.Error(), say) {
 			t.Errorf("rank %d did not say %q", r, say)
@@ -312,14 +321,13 @@ func TestDaemonGone(t *testing.T) {
 func TestSilence(t *testing.T) {
 	l := up(t, bed.Options{Wire: "mem", Hosts: 3})
 	var at atomic.Int64
-	cut := time.AfterFunc(3*time.Second, func() {
+	cut := func() {
 		if err := l.Nicemu("lab", "impair", "loss=100%"); err != nil {
 			t.Error(err)
 		}
 		at.Store(time.Now().UnixNano())
-	})
-	defer cut.Stop()
-	_, _, err := l.run(t, run{args: long("all-reduce", 1000000)})
+	}
+	_, _, err := l.run(t, run{args: long("all-reduce", 1000000), begun: func() { later(t, inTheMiddle, cut) }})
 	took := time.Since(time.Unix(0, at.Load()))
 	if err == nil || at.Load() == 0 || strings.Contains(err.Error(), "not done within") || took > 9*time.Second {
 		t.Errorf("after %v: %v", took, err)
