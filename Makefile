@@ -9,7 +9,7 @@ GOBUILD  = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X main
 PREFIX  ?= /usr/local
 B       := build
 
-.PHONY: build figures vopr demo test test-all test-interop test-clients test-rccl test-dpdk test-sim bench bench-mpi bench-rccl lint install uninstall clean help need-go fmt generate
+.PHONY: build figures vopr demo test test-all test-interop test-clients test-rccl test-dpdk test-sim bench bench-mpi bench-dpdk bench-rccl lint install uninstall clean help need-go fmt generate
 
 build: need-go $(B)/bin/nicemu $(B)/bin/mroce $(B)/bin/mroce-dpdk ## build everything into build/: bin/nicemu, bin/mroce, bin/mroce-dpdk (where there is DPDK), lib/libibverbs.so.1, lib/librdmacm.so.1, lib/librccl-net.so, tests/*
 	@$(MAKE) --no-print-directory -C verbs
@@ -88,6 +88,11 @@ bench-rccl: ## collectives through the plugin of RCCL and NCCL beside a net of T
 	@bash ci/deps.sh test
 	@$(MAKE) -s build
 	@$$(sh ci/find-go.sh) run ./tools/bench -rccl -bin $(B)/bin/nicemu
+
+bench-dpdk: ## the reference implementation on DPDK beside nicemu, TCP and bare memif; table on the screen, JSON in build/bench-dpdk.json
+	@bash ci/deps.sh test
+	@$(MAKE) -s build
+	@$$(sh ci/find-go.sh) run ./tools/bench -dpdk -bin $(B)/bin/nicemu
 
 SEED  ?= 1
 SEEDS ?= 2000

@@ -39,7 +39,7 @@ func (e *env) app() *cli.App {
 		DisableSliceFlagSeparator: true, // vdevs have commas
 		ExitErrHandler:            func(*cli.Context, error) {},
 		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return fail.Usagef("%w", err) },
-		Commands:                  []*cli.Command{e.upCommand(), e.downCommand(), e.daemonCommand()},
+		Commands:                  []*cli.Command{e.upCommand(), e.downCommand(), e.rateCommand(), e.daemonCommand()},
 	}
 }
 

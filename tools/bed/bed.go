@@ -247,6 +247,11 @@ func (b *Bed) Perftest(limit time.Duration, program string, args ...string) ([]f
 	if strings.Contains(out, clockNoise) {
 		return nil, fmt.Errorf("%s could not calibrate its clock in six tries: the machine is too busy", program)
 	}
+	return LastRow(program, out)
+}
+
+// LastRow is the numbers in the last line of the table that a program of perftest printed.
+func LastRow(program, out string) ([]float64, error) {
 	var last []float64
 	for _, line := range strings.Split(out, "\n") {
 		var v []float64

@@ -5,6 +5,7 @@
 //
 //	go run ./tools/bench [-bin build/bin/nicemu] [-o build/bench.json] [-rounds 3] [-seconds 3]
 //	go run ./tools/bench -mpi [-rounds 3]
+//	go run ./tools/bench -dpdk [-rounds 3]
 //	go run ./tools/bench -rccl [-rounds 3]
 package main
 
@@ -36,6 +37,7 @@ func main() {
 	rounds := flag.Int("rounds", 3, "how often everything is measured")
 	collectives := flag.Bool("mpi", false, "measure collective operations of MPI instead, over our NIC and over TCP; into build/bench-mpi.json")
 	plugin := flag.Bool("rccl", false, "measure collectives through the plugin of RCCL and NCCL, and through TCP sockets; into build/bench-rccl.json")
+	dpdk := flag.Bool("dpdk", false, "measure the reference implementation on DPDK instead, beside nicemu, TCP and bare memif; into build/bench-dpdk.json")
 	pong := flag.String("pong", "", "internal: TCP ping-pong, server :PORT or client HOST:PORT")
 	flag.Parse()
 	if *pong != "" {
@@ -52,6 +54,12 @@ func main() {
 			*out = "build/bench-rccl.json"
 		}
 		exit(runRCCL(*bin, *wire, *out, *rounds))
+	}
+	if *dpdk {
+		if *out == defaultOut {
+			*out = "build/bench-dpdk.json"
+		}
+		exit(runDPDK(*bin, *out, *rounds, *seconds))
 	}
 	exit(run(*bin, *wire, *out, *rounds, *seconds))
 }
