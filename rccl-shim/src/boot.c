@@ -228,6 +228,19 @@ static void pending_put(struct comm *c) {
     pthread_mutex_unlock(&pending_lock);
 }
 
+/* Connects that nobody will finish: the library gave up, and its last communicator is gone. */
+void connects_forget(void) {
+    pthread_mutex_lock(&pending_lock);
+    struct comm *list = pending;
+    pending = NULL;
+    pthread_mutex_unlock(&pending_lock);
+    while (list) {
+        struct comm *c = list;
+        list = c->next_pending;
+        comm_close(c);
+    }
+}
+
 static uint64_t random64(void) {
     uint64_t v = 0;
     while (!v)

@@ -321,6 +321,7 @@ int net_init(nn_logger log) {
 }
 
 int net_finalize(void) {
+    connects_forget();
     pthread_mutex_lock(&net_lock);
     devices_close();
     pthread_mutex_unlock(&net_lock);

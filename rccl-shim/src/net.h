@@ -287,6 +287,7 @@ int comm_connect_qps(struct comm *c);
 int comm_fail(struct comm *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 int comm_flush_qp(struct comm *c, int dev);
 int comm_close(struct comm *c);
+void connects_forget(void);
 int comm_check(struct comm *c); /* after a poll that found nothing */
 
 /* -------------------------------------------------------------------------------------------------- the functions */

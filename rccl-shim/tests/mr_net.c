@@ -131,6 +131,7 @@ static const struct {
     CASE(nobody_listens),
     CASE(flush),
     CASE(merged_device),
+    CASE(threads),
     CASE(contexts),
     CASE(old_versions),
     CASE(traffic_class),

@@ -79,6 +79,7 @@ void stranger_at_the_door(void);
 void nobody_listens(void);
 void flush(void);
 void merged_device(void);
+void threads(void);
 void contexts(void);
 void old_versions(void);
 void huge(void);

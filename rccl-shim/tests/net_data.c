@@ -5,6 +5,7 @@
 #include "net.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -191,8 +192,48 @@ void contexts(void) {
     CHECK(net->devices(&n) == NN_OK && n >= 2, "the new communicator has %d devices", n);
     pair_open(&p, 1, 0);
     pair_close(&p);
+    struct nn_device_handle *none;
+    p.send = NULL; /* a connect that is never finished, as when the library gives up */
+    MUST(net->listen(ctx, 1, p.handle, &p.listen) == NN_OK, "listen");
+    for (int i = 0; i < 20; i++)
+        CHECK(net->connect(ctx, 0, p.handle, &p.send, &none) == NN_OK && !p.send, "connect");
+    CHECK(net->close_listen(p.listen) == NN_OK, "close");
     CHECK(net->finalize(ctx) == NN_OK && net->devices(&n) == NN_OK && n == 0, "%d devices after the last one", n);
     MUST(net->init(&ctx, 4, &config, logger, NULL) == NN_OK && ctx, "init");
+}
+
+/* A communicator's proxy is a thread; there may be several, and buffers are registered by others meanwhile. */
+static void *one_thread(void *number) {
+    enum { EACH = 64 << 10 };
+    int me = *(int *)number;
+    char *mine = memory + (size_t)me * 2 * EACH;
+    struct pair p;
+    pair_open(&p, me % 2, 1 - me % 2);
+    for (int i = 0; i < 300; i++) {
+        void *s = reg(p.send, mine, EACH), *r = reg(p.recv, mine + EACH, EACH), *at = mine + EACH, *rr, *sr;
+        size_t room = EACH, size = (size_t)(i * 331 % EACH);
+        int tag = me, got = -1;
+        memset(mine, me + i, size);
+        MUST(!receive(p.recv, 1, &at, &room, &tag, &r, &rr) && rr && !send_one(p.send, mine, size, tag, s, &sr) && sr,
+             "post");
+        MUST(!wait_for(sr, NULL, 20) && !wait_for(rr, &got, 20) && (size_t)got == size, "thread %d: %d", me, got);
+        MUST(!memcmp(mine, at, size), "thread %d: other bytes", me);
+        MUST(!net->dereg_mr(p.send, s) && !net->dereg_mr(p.recv, r), "deregister");
+    }
+    MUST(!net->close_send(p.send) && !net->close_recv(p.recv) && !net->close_listen(p.listen), "close");
+    return NULL;
+}
+
+void threads(void) {
+    enum { N = 6 };
+    pthread_t t[N];
+    int number[N];
+    for (int i = 0; i < N; i++) {
+        number[i] = i;
+        MUST(!pthread_create(&t[i], NULL, one_thread, &number[i]), "thread");
+    }
+    for (int i = 0; i < N; i++)
+        CHECK(!pthread_join(t[i], NULL), "join");
 }
 
 /* One message by the functions of a version; types of sizes are all that differs. */
