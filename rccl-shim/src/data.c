@@ -58,12 +58,15 @@ static int recv_done(struct comm *c, const struct ibv_wc *wc) {
     struct req *r = c->recv[id % SLOTS];
     if (wc->opcode != IBV_WC_RECV_RDMA_WITH_IMM || !r || (r->id & ~(uint64_t)IMM_DIRECT & UINT32_MAX) != id)
         return comm_fail(c, NN_REMOTE_ERROR, "the peer sent message %u, which nobody waits for", id);
-    if (imm & IMM_DIRECT)
-        r->size[0] = wc->byte_len;
     if (--r->pending)
         return NN_OK;
-    if (!(imm & IMM_DIRECT))
-        memcpy(r->size, c->sizes[id % SLOTS], sizeof r->size);
+    for (int i = 0; i < r->n; i++) { /* until now, size was the room there is */
+        uint64_t size = imm & IMM_DIRECT ? wc->byte_len : c->sizes[id % SLOTS][i];
+        if (size > r->size[i])
+            return comm_fail(c, NN_REMOTE_ERROR, "the peer says that it sent %llu bytes into a receive of %llu",
+                             (unsigned long long)size, (unsigned long long)r->size[i]);
+        r->size[i] = size;
+    }
     r->done = true;
     c->recv[id % SLOTS] = NULL;
     return NN_OK;
@@ -411,6 +414,8 @@ int net_irecv(void *comm, int n, void **data, const size_t *sizes, const int *ta
     q->n = n;
     q->id = c->head;
     q->pending = c->stripes;
+    for (int i = 0; i < n; i++)
+        q->size[i] = sizes[i];
     c->recv[slot] = q;
     cts_fill(c, &c->cts[slot], n, data, sizes, tags, mhandles);
     r = post_receives(c);
