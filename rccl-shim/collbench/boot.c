@@ -110,6 +110,15 @@ void boot_allgather(const void *mine, size_t n, void *to) {
         all(fds[r], to, n * (size_t)opt.ranks, true, r);
 }
 
+/* While connections are made nobody else tells that a rank is gone: who accepts cannot know whom he waits for. */
+void boot_check(void) {
+    for (int r = 0; r < opt.ranks; r++) {
+        char byte;
+        if (fds[r] && recv(fds[r], &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+            die("rank %d is gone", r);
+    }
+}
+
 void boot_barrier(void) {
     char mine = 1, theirs[RANKS_MAX];
     boot_allgather(&mine, 1, theirs);

@@ -54,6 +54,7 @@ void boot_close(void);
 /* Every rank gives n bytes; all get all of them, in order of ranks. */
 void boot_allgather(const void *mine, size_t n, void *all);
 void boot_barrier(void);
+void boot_check(void);
 
 /* -------------------------------------------------------------------------------------------------------- net */
 

@@ -94,6 +94,7 @@ void engine_connect(bool (*needed)(int from, int to, int channel)) {
     do {
         missing = 0;
         each(connect_more);
+        boot_check();
         if (missing && now_s() > until)
             die("%d connections were not made in 60 s", missing);
     } while (missing);

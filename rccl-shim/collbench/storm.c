@@ -44,6 +44,7 @@ static void open_batch(int first, int n) {
     double until = now_s() + 60;
     for (int left = 1; left;) {
         left = 0;
+        boot_check();
         for (int i = first; i < first + n; i++) {
             struct link *l = &links[i];
             if (!l->send)
