@@ -116,13 +116,15 @@ install: build ## install below PREFIX (/usr/local), DESTDIR in front of it for 
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,man/man1 man/man7 bash-completion/completions)
 	$(B)/bin/nicemu man >$(DESTDIR)$(PREFIX)/share/man/man1/nicemu.1
 	$(B)/bin/mroce man >$(DESTDIR)$(PREFIX)/share/man/man1/mroce.1
+	[ ! -x $(B)/bin/mroce-dpdk ] || { $(B)/bin/mroce-dpdk man >$(DESTDIR)$(PREFIX)/share/man/man1/mroce-dpdk.1 && \
+		$(B)/bin/mroce-dpdk completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/mroce-dpdk; }
 	install -m 644 verbs/man/mroce-verbs.7 rccl-shim/man/mroce-net.7 $(DESTDIR)$(PREFIX)/share/man/man7/
 	$(B)/bin/nicemu completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/nicemu
 	$(B)/bin/mroce completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/mroce
 
 uninstall: ## remove what install put there
-	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/nicemu bin/mroce lib/mroce share/man/man1/nicemu.1 share/man/man1/mroce.1 share/man/man7/mroce-verbs.7 share/man/man7/mroce-net.7) \
-		$(addprefix $(DESTDIR)$(PREFIX)/share/bash-completion/completions/,nicemu mroce)
+	rm -rf $(addprefix $(DESTDIR)$(PREFIX)/,bin/nicemu bin/mroce bin/mroce-dpdk lib/mroce share/man/man1/nicemu.1 share/man/man1/mroce.1 share/man/man1/mroce-dpdk.1 share/man/man7/mroce-verbs.7 share/man/man7/mroce-net.7) \
+		$(addprefix $(DESTDIR)$(PREFIX)/share/bash-completion/completions/,nicemu mroce mroce-dpdk)
 
 clean: ## remove build/
 	rm -rf $(B)

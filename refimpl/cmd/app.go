@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/metaroce/metaroce/daemon/fail"
+	"github.com/metaroce/metaroce/internal/completion"
 )
 
 // env is what commands share.
@@ -39,7 +40,7 @@ func (e *env) app() *cli.App {
 		DisableSliceFlagSeparator: true, // vdevs have commas
 		ExitErrHandler:            func(*cli.Context, error) {},
 		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return fail.Usagef("%w", err) },
-		Commands:                  []*cli.Command{e.upCommand(), e.downCommand(), e.rateCommand(), e.daemonCommand()},
+		Commands:                  []*cli.Command{e.upCommand(), e.downCommand(), e.rateCommand(), e.daemonCommand(), e.completionCommand(), e.manCommand()},
 	}
 }
 
@@ -69,4 +70,38 @@ func example(lines ...string) string {
 
 func jsonFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "json", Usage: "for scripts: one JSON object on stdout"}
+}
+
+func (e *env) completionCommand() *cli.Command {
+	return &cli.Command{
+		Name: "completion", Usage: "print the completion script of a shell", ArgsUsage: "bash|zsh|fish", Description: example("source <(mroce-dpdk completion bash)"),
+		Action: func(c *cli.Context) error {
+			switch shell := c.Args().First(); shell {
+			case "bash", "zsh":
+				fmt.Fprint(e.out, completion.Script(shell, "mroce-dpdk"))
+			case "fish":
+				text, err := e.app().ToFishCompletion()
+				if err != nil {
+					return err
+				}
+				fmt.Fprint(e.out, text)
+			default:
+				return fail.Usagef("which shell? bash, zsh or fish")
+			}
+			return nil
+		},
+	}
+}
+
+func (e *env) manCommand() *cli.Command {
+	return &cli.Command{
+		Name: "man", Hidden: true, Usage: "print the man page",
+		Action: func(*cli.Context) error {
+			text, err := e.app().ToManWithSection(1)
+			if err == nil {
+				_, err = io.WriteString(e.out, text)
+			}
+			return err
+		},
+	}
 }

@@ -40,7 +40,7 @@ func TestKillDaemon(t *testing.T) {
 			a, b := pair(t, 2)
 			for range rounds {
 				s, c := programs(30*time.Second, a, b, "-p", "ib_write_bw", "-F", "-D", "20")
-				time.Sleep(1500 * time.Millisecond)
+				b.flows(c)
 				dead, other, role := a, b, "server"
 				if victim == "client" {
 					dead, other, role = b, a, "client"

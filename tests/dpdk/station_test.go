@@ -7,13 +7,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -222,6 +222,26 @@ func (n *nic) sent() (tx []float64) {
 	return tx
 }
 
+// flows waits until a program sends by the NIC.
+func (n *nic) flows(j *job) {
+	n.t.Helper()
+	total := func() (sum float64) {
+		for _, v := range n.sent() {
+			sum += v
+		}
+		return sum
+	}
+	before := total()
+	eventually(n.t, 15*time.Second, "traffic", func() bool {
+		select {
+		case <-j.done:
+			n.t.Fatalf("%s ended by itself: %v\n%s", j.name, j.err, j.out.String())
+		default:
+		}
+		return total()-before > 4<<20
+	})
+}
+
 // pid is the daemon's process.
 func (n *nic) pid() int {
 	n.t.Helper()
@@ -280,13 +300,22 @@ func (j *job) wait() string {
 	return j.out.String()
 }
 
-var nextPort atomic.Int32
+// freePort is one that nobody has; other runs of these tests are on this machine, too.
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
 
 // programs starts a server on one NIC and, once it listens, a client on the other; %s in the client's arguments is where.
 // portFlag is how both are told their TCP port.
 func programs(limit time.Duration, server, client *nic, portFlag string, args ...string) (s, c *job) {
 	server.t.Helper()
-	port := 20600 + int(nextPort.Add(1))%2000
+	port := freePort(server.t)
 	args = append(args, portFlag, strconv.Itoa(port))
 	s = server.start(limit, args...)
 	needle := fmt.Sprintf(":%04X 0", port) // a local address, then a remote one of zeros

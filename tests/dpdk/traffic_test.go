@@ -70,7 +70,7 @@ func TestPlanePulled(t *testing.T) {
 	need(t, "ib_write_bw")
 	a, b := pair(t, 2)
 	s, c := programs(40*time.Second, a, b, "-p", "ib_write_bw", "-F", "-D", "6")
-	time.Sleep(1500 * time.Millisecond)
+	b.flows(c)
 	speed := func() []float64 {
 		first := b.sent()
 		time.Sleep(time.Second)
@@ -100,7 +100,7 @@ func TestKillProgram(t *testing.T) {
 	need(t, "ib_write_bw")
 	a, b := pair(t, 2)
 	s, c := programs(30*time.Second, a, b, "-p", "ib_write_bw", "-F", "-D", "20", "-q", "4")
-	time.Sleep(1500 * time.Millisecond)
+	b.flows(c)
 	if err := c.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

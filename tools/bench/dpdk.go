@@ -120,7 +120,7 @@ func (r *dpdkResult) measure(name string, run runner, seconds int) error {
 		}
 		row.Messages[qps] = append(row.Messages[qps], v[4]*1e6)
 	}
-	v, err := run(60*time.Second, "ib_write_lat", "-s", "8", "-n", "20000")
+	v, err := run(120*time.Second, "ib_write_lat", "-s", "8", "-n", "5000")
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func printDPDK(r *dpdkResult) {
 		var cells []string
 		for _, n := range names {
 			c := "-"
-			if row := r.NICs[n]; row != nil && len(row.Latency) > 0 {
+			if row := r.NICs[n]; row != nil {
 				c = cell(row)
 			}
 			cells = append(cells, c)
