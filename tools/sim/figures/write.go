@@ -108,7 +108,7 @@ func (w *writer) figure(f *Figure) error {
 		err = w.lineTable(f, lines)
 	}
 	if len(missing) > 0 {
-		fmt.Fprintf(&w.b, "\nWithout a whole result, and left out: %s.\n", strings.Join(missing, "; "))
+		fmt.Fprintf(&w.b, "\nWithout a whole result, and left out: %s.\n", counted(missing))
 	}
 	var sweeps []string
 	for _, l := range f.Lines {
@@ -118,6 +118,25 @@ func (w *writer) figure(f *Figure) error {
 	}
 	fmt.Fprintf(&w.b, "\nSweeps: %s.\n", strings.Join(sweeps, ", "))
 	return err
+}
+
+// counted names runs that are missing, where they are many by their sweeps.
+func counted(missing []string) string {
+	if len(missing) <= 3 {
+		return strings.Join(missing, "; ")
+	}
+	var sweeps []string
+	count := map[string]int{}
+	for _, m := range missing {
+		s, _, _ := strings.Cut(m, "/")
+		if count[s]++; count[s] == 1 {
+			sweeps = append(sweeps, s)
+		}
+	}
+	for i, s := range sweeps {
+		sweeps[i] = fmt.Sprintf("%d of %s", count[s], s)
+	}
+	return strings.Join(sweeps, ", ")
 }
 
 // line reads the results of a line's points.
