@@ -31,6 +31,7 @@ procps          ps
 test="$demo
 pkgconf         pkg-config
 libdpdk-dev     /usr/lib/*/pkgconfig/libdpdk.pc
+dpdk-dev        dpdk-testpmd
 ethtool         ethtool
 python3         python3
 python3-pyverbs /usr/lib/python3/dist-packages/pyverbs/device.*

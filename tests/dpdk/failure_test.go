@@ -142,3 +142,40 @@ func TestOrder(t *testing.T) {
 	b.await(2)
 	perftest(a, b, "ib_write_bw", "-n", "200")
 }
+
+// TestQueues: a peer that is no daemon of ours, with as many queues, and with more. The latter is refused by the driver: the
+// plane stays down, and works with the next peer.
+func TestQueues(t *testing.T) {
+	if !full() {
+		return
+	}
+	need(t, "dpdk-testpmd")
+	s := newStation(t)
+	a := s.up("a", "10.0.0.1", s.memif("server", 1))
+	peer := func(queues string) (stop func()) {
+		vdev := strings.TrimPrefix(s.memif("client", 1)[0], "dpdk:") + ",socket-abstract=no"
+		cmd := s.command(30*time.Second, "dpdk-testpmd", "--no-huge", "-m", "128", "--no-pci", "--no-telemetry", "--file-prefix", filepath.Base(s.dir), "-l", "0,1",
+			"--vdev", vdev, "--", "--rxq="+queues, "--txq="+queues, "--total-num-mbufs=2048", "-i")
+		in, err := cmd.StdinPipe() // open, or it ends
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			in.Write([]byte("quit\n"))
+			cmd.Wait() // its end is bounded
+		}
+	}
+	stop := peer("2")
+	time.Sleep(4 * time.Second)
+	if st := a.status().Planes[0]; st.Link != "down" {
+		t.Errorf("a peer with two queues: link %s", st.Link)
+	}
+	stop()
+	stop = peer("1")
+	a.await(1)
+	stop()
+	eventually(t, 5*time.Second, "the link goes with the peer", func() bool { return a.status().Planes[0].Link == "down" })
+}

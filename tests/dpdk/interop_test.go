@@ -73,7 +73,7 @@ func (s *station) emulated(name, addr string, mtu int) *nic {
 }
 
 // TestBesideNicemu: the reference implementation and the emulator on one set of planes, which are bridges: programs in both
-// directions, loss, a plane that goes.
+// directions, loss, a plane that goes, a port that is lost.
 func TestBesideNicemu(t *testing.T) {
 	need(t, "ib_write_bw")
 	for _, c := range []struct {
@@ -123,6 +123,17 @@ func TestBesideNicemu(t *testing.T) {
 					t.Errorf("plane %d carried nothing", i)
 				}
 			}
+			if c.driver != "net_tap" || !full() {
+				return
+			}
+			s.ip("link set br1 up") // a port that is lost while it carries
+			b.await(2)
+			go func() {
+				time.Sleep(2 * time.Second)
+				s.command(10*time.Second, "ip", "link", "del", "dt1").Run() // seen below
+			}()
+			integrity(a, b)
+			eventually(t, 5*time.Second, "the lost port's plane is down", func() bool { return b.status().Planes[1].Link == "down" })
 		})
 	}
 }
