@@ -45,7 +45,7 @@ type Limits struct {
 type DelayECN struct {
 	l       Limits
 	cwnd    float64
-	qdelay  float64 // queueing delay, mean over about a window, ns
+	qdelay  float64 // queueing delay over about a window, ns: what one packet in ten stays under, or the mean
 	rtt     float64 // smoothed round trip, ns
 	lastCut mono.Time
 	calm    int // round trips in a row far under target
@@ -67,6 +67,8 @@ const (
 	calmRounds = 3
 	cutShare   = 0.8 // of the excess delay
 	cutMost    = 0.5
+	lowShare   = 0.1 // of packets: the queueing delay that they stay under is the network's, more is that of their ways
+	lowPace    = 2   // targets that it moves in a window at most
 	lossSpan   = 64  // packets that a share lost is known from
 	slowRounds = 16  // round trips of slow growth after a cut for loss: a policer would be run into again
 	lossLimit  = 0.2 // share lost, in the last round and of lossSpan packets, above which the window becomes what arrived
@@ -123,7 +125,7 @@ func (c *DelayECN) OnAck(s Sample) {
 	}
 	q := float64(s.RTT - s.Base)
 	c.rtt += (float64(s.RTT) - c.rtt) / 8
-	c.qdelay += (q - c.qdelay) * min(0.5, max(0.02, n/c.cwnd))
+	c.delayed(q, target, min(0.5, max(0.02, n/c.cwnd)))
 	share := n / max(c.cwnd, packet)
 	if q < target && !s.CE && s.Full && !c.humbled {
 		rate := growth
@@ -160,6 +162,20 @@ func (c *DelayECN) OnAck(s Sample) {
 		most = min(most, max(2*c.l.Rate*float64(s.Base+c.l.Noise), 4*packet))
 	}
 	c.cwnd = min(max(c.cwnd, packet), most)
+}
+
+// delayed follows the queueing delay. While some ways are short the network is not full, only unevenly so, and a smaller window
+// would leave room there: what counts is what a tenth of the packets stay under. Noise of the wire hides that, so there it is the mean.
+func (c *DelayECN) delayed(q, target, gain float64) {
+	//= MR-CC-006
+	switch {
+	case c.l.Noise > c.l.Target:
+		c.qdelay += (q - c.qdelay) * gain
+	case q > c.qdelay:
+		c.qdelay = min(q, c.qdelay+lowShare*gain*lowPace*target)
+	default:
+		c.qdelay = max(q, c.qdelay-(1-lowShare)*gain*lowPace*target)
+	}
 }
 
 // endRound applies the loss rule (policer, black hole): what is lost for lack of room is for grant, delay and ECN.

@@ -175,3 +175,30 @@ func TestPolite(t *testing.T) {
 		t.Errorf("after 10 round trips: %d, was %d", w, was)
 	}
 }
+
+// TestUnevenWays: while one packet in five is fast the network is not full, and the window stays; when all are late it is cut. Where
+// the wire's noise is above the target the mean decides.
+func TestUnevenWays(t *testing.T) {
+	//= MR-CC-006
+	for _, c := range []struct {
+		noise mono.Duration
+		fast  int // of ten packets
+		cut   bool
+	}{{0, 2, false}, {0, 0, true}, {mono.Millisecond, 2, true}, {mono.Millisecond, 9, false}} {
+		const target = 10 * mono.Microsecond
+		d := NewDelayECN(Limits{Packet: packet, Start: start, Max: 4 << 20, Target: target, Noise: c.noise})
+		now, low := mono.Time(0), start
+		for i := range 20 * start / packet {
+			now = now.Add(rtt * packet / start)
+			q := 4 * target
+			if i%10 < c.fast {
+				q = 0
+			}
+			d.OnAck(Sample{Now: now, Bytes: packet, RTT: rtt + q, Base: rtt, CE: true})
+			low = min(low, d.Window())
+		}
+		if cut := low < start; cut != c.cut {
+			t.Errorf("noise %d, %d of 10 fast: window %d of %d, cut %v", c.noise, c.fast, low, start, cut)
+		}
+	}
+}

@@ -257,7 +257,7 @@ func (a *assoc) sample(p *txPath, b *wire.PathBlock, bytes int) {
 	// a mark does not matter: where all ways are marked none would be left but random ones (a path that is to rest is
 	// passed over when its turn comes)
 	//= MR-PATH-021
-	if pl.recycle.len() < recycleMax && q <= max(recycleDelay*pl.avgq, float64(a.srtt)/20) {
+	if pl.recycle.len() < recycleMax && q <= max(recycleDelay*pl.avgq, float64(a.srtt)/recycleShort) {
 		pl.recycle.push(uint64(p.id & 0xff))
 	}
 }

@@ -86,6 +86,15 @@ func (p *portRx) adapt(e *Engine, d mono.Duration) {
 	}
 }
 
+// firstGrant is what a peer may send on a plane before the first acknowledgement. A sender that knows both rates begins with a
+// bandwidth-delay product, which only the ring bounds; others feel their way.
+func (e *Engine) firstGrant(plane int) int {
+	if e.cfg.Planes[plane].RateBps == 0 {
+		return defaultWindow
+	}
+	return max(defaultWindow, e.cfg.Planes[plane].RingBytes)
+}
+
 // portRate is the port's rate in bytes a second, 0 when nobody knows it.
 func (e *Engine) portRate(p *portRx) float64 {
 	return float64(e.cfg.Planes[p.plane].RateBps) / 8

@@ -87,7 +87,7 @@ func (e *Engine) sendHello(a *assoc, stage wire.HelloStage, plane int, echo uint
 		}
 		h.NumPlanes++
 		h.Planes[h.NumPlanes-1] = wire.HelloPlane{Plane: uint8(i), MTU: uint16(min(c.PacketMax, 65535)), RateMbps: uint32(c.RateBps / 1e6),
-			Grant: uint32(defaultWindow), Addr: a.local.As16()}
+			Grant: uint32(e.firstGrant(i)), Addr: a.local.As16()}
 	}
 	e.queueHello(a.local, a.remote, plane, a.txTag, &h)
 }
@@ -266,11 +266,12 @@ func (a *assoc) adopt(h *wire.Hello) {
 	a.helloRTT = 0
 }
 
-// begin makes the first window one bandwidth-delay product by the round trip of the handshake, where that and the rate are known.
+// begin makes the first window a bandwidth-delay product by the round trip of the handshake and somewhat more, where that and the
+// rate are known.
 func (pl *planeTx) begin(rtt mono.Duration) {
 	if rtt > 0 && pl.rate > 0 {
 		//= MR-CC-008
-		pl.setWindow(min(defaultWindow, max(int(float64(pl.rate)/8*(rtt+pl.noise).Seconds()), 4*maxPayload)))
+		pl.setWindow(min(pl.grant, max(int(startBDP*float64(pl.rate)/8*(rtt+pl.noise).Seconds()), 4*maxPayload)))
 	}
 }
 
