@@ -61,17 +61,18 @@ type DelayECN struct {
 }
 
 const (
-	growth     = 0.125 // of the window a round trip, at most
-	growthCalm = 4     // times that after calmRounds
-	slowGrowth = 4     // a part of it after a cut for loss
-	calmRounds = 3
-	cutShare   = 0.8 // of the excess delay
-	cutMost    = 0.5
-	lowShare   = 0.1 // of packets: the queueing delay that they stay under is the network's, more is that of their ways
-	lowPace    = 2   // targets that it moves in a window at most
-	lossSpan   = 64  // packets that a share lost is known from
-	slowRounds = 16  // round trips of slow growth after a cut for loss: a policer would be run into again
-	lossLimit  = 0.2 // share lost, in the last round and of lossSpan packets, above which the window becomes what arrived
+	growth      = 0.125 // of the window a round trip, at most
+	growthCalm  = 4     // times that after calmRounds
+	slowGrowth  = 4     // a part of it after a cut for loss
+	calmRounds  = 3
+	cutShare    = 0.8 // of the excess delay
+	cutMost     = 0.5
+	lowShare    = 0.1 // of packets: the queueing delay that they stay under is the network's, more is that of their ways
+	lowPace     = 2   // targets that it moves in a window at most
+	lossSpan    = 64  // packets that a share lost is known from, at least …
+	lossWindows = 4   // … and so many windows
+	slowRounds  = 16  // round trips of slow growth after a cut for loss: a policer would be run into again
+	lossLimit   = 0.2 // share lost, in the last round and of a span of packets, above which the window becomes what arrived
 )
 
 // NewDelayECN returns a controller with its start window.
@@ -105,10 +106,13 @@ func (c *DelayECN) OnLoss(now mono.Time, bytes int) {
 
 // count keeps the share that is lost, over as many packets as make it known.
 func (c *DelayECN) count(packets float64) {
-	if c.seen += packets; c.seen >= 2*lossSpan {
+	if c.seen += packets; c.seen >= 2*c.span() {
 		c.seen, c.gone = c.seen/2, c.gone/2
 	}
 }
+
+// span is how many packets a share lost is known from: in a large window a burst of losses is a good part of one round trip.
+func (c *DelayECN) span() float64 { return max(lossSpan, lossWindows*c.cwnd/float64(c.l.Packet)) }
 
 // OnAck implements Controller.
 func (c *DelayECN) OnAck(s Sample) {
@@ -190,7 +194,7 @@ func (c *DelayECN) endRound(now mono.Time) {
 	}
 	c.policed = max(c.policed-1, 0)
 	//= MR-CC-004
-	if share > lossLimit && c.seen >= lossSpan && c.gone > lossLimit*c.seen {
+	if share > lossLimit && c.seen >= c.span() && c.gone > lossLimit*c.seen {
 		delivered := c.acked * c.rtt / float64(max(now.Sub(c.roundAt), 1))
 		c.cwnd = min(c.cwnd, max(delivered, c.cwnd*(1-c.gone/c.seen))) // one round of a few packets knows little
 		c.lastCut, c.policed, c.seen, c.gone = now, slowRounds, 0, 0   // they were heeded: another cut takes other losses

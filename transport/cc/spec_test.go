@@ -202,3 +202,24 @@ func TestUnevenWays(t *testing.T) {
 		}
 	}
 }
+
+// TestBurstInALargeWindow: a quarter of one round trip, lost in a burst, is no policer, wherever in the round it falls.
+func TestBurstInALargeWindow(t *testing.T) {
+	//= MR-CC-004
+	const w = 100 * packet
+	for first := 500; first < 600; first += 10 {
+		c := NewDelayECN(Limits{Packet: packet, Start: w, Max: w, Target: 10 * mono.Microsecond})
+		now := mono.Time(0)
+		for i := range 1000 {
+			now = now.Add(rtt / 100)
+			if i >= first && i < first+30 {
+				c.OnLoss(now, packet)
+			} else {
+				c.OnAck(Sample{Now: now, Bytes: packet, RTT: rtt, Base: rtt, Full: true})
+			}
+			if c.Window() < w {
+				t.Fatalf("burst from %d on, packet %d: window %d of %d", first, i, c.Window(), w)
+			}
+		}
+	}
+}
