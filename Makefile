@@ -104,7 +104,7 @@ lint: need-go ## static checks only: golangci-lint, go vet, formats
 
 fmt: need-go ## format Go and C in place
 	@$(dir $(GO))gofmt -w $$(git ls-files '*.go')
-	@clang-format -i --style=file:verbs/.clang-format $$(git ls-files 'verbs/*.c' 'verbs/*.h' 'rccl-shim/*.c' 'rccl-shim/*.h' 'tests/*.c' 'refimpl/*.h' ':!verbs/include/mr_abi.h')
+	@clang-format -i --style=file:verbs/.clang-format $$(git ls-files 'verbs/*.c' 'verbs/*.h' 'rccl-shim/*.c' 'rccl-shim/*.h' 'tests/*.c' 'refimpl/*.h' 'refimpl/*.c' ':!verbs/include/mr_abi.h')
 
 generate: need-go ## regenerate what is generated from spec/
 	@$(GO) run ./tools/specgen

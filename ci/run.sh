@@ -67,7 +67,7 @@ job_generated() {
     "$go" mod verify >/dev/null
     [ -d tools/specgen ] && "$go" run ./tools/specgen -check
     count 2 0
-    mapfile -t c < <(git ls-files 'verbs/*.c' 'verbs/*.h' 'rccl-shim/*.c' 'rccl-shim/*.h' 'tests/*.c' 'refimpl/*.h' ':!verbs/include/mr_abi.h') # a table for readers, aligned by hand
+    mapfile -t c < <(git ls-files 'verbs/*.c' 'verbs/*.h' 'rccl-shim/*.c' 'rccl-shim/*.h' 'tests/*.c' 'refimpl/*.h' 'refimpl/*.c' ':!verbs/include/mr_abi.h') # a table for readers, aligned by hand
     [ ${#c[@]} -gt 0 ] || return 0
     if ! command -v clang-format >/dev/null; then skip "no clang-format (Debian: clang-format)"; return 0; fi
     case $(clang-format --version) in

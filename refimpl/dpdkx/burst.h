@@ -8,6 +8,8 @@
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
 
+#include "guard.h"
+
 #define MR_BURST  64
 #define MR_SPARES 128
 
