@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
@@ -34,7 +35,7 @@ func Main(args []string, version string) int {
 }
 
 func (e *env) app() *cli.App {
-	return &cli.App{
+	app := &cli.App{
 		Name: "mroce-dpdk", Usage: "an RDMA NIC on DPDK ports: the reference implementation", Version: e.version,
 		Writer: e.out, ErrWriter: e.err, EnableBashCompletion: true, Suggest: true, HideHelpCommand: true,
 		DisableSliceFlagSeparator: true, // vdevs have commas
@@ -42,6 +43,19 @@ func (e *env) app() *cli.App {
 		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return fail.Usagef("%w", err) },
 		Commands:                  []*cli.Command{e.upCommand(), e.downCommand(), e.rateCommand(), e.daemonCommand(), e.completionCommand(), e.manCommand()},
 	}
+	for _, c := range app.Commands {
+		c.OnUsageError, c.HideHelpCommand = usageError, true
+	}
+	return app
+}
+
+// usageError is how a wrong flag is told.
+func usageError(c *cli.Context, err error, _ bool) error {
+	msg := err.Error()
+	if name, ok := strings.CutPrefix(msg, "flag provided but not defined: -"); ok {
+		msg = "unknown flag --" + strings.TrimLeft(name, "-")
+	}
+	return fail.Usagef("%s (`%s --help` shows what there is)", msg, c.Command.HelpName)
 }
 
 func (e *env) exit(err error) int {

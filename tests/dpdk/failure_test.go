@@ -96,6 +96,7 @@ func TestRefused(t *testing.T) {
 		{"little memory", memif, []string{"--", "--no-huge", "-m", "4"}, 3, []string{"too little memory", "-m"}},
 		{"poll", memif, []string{"--poll", "sometimes"}, 2, []string{"adaptive or busy"}},
 		{"no wire", "", nil, 2, []string{"--wire dpdk:"}},
+		{"unknown flag", memif, []string{"--wir", "x"}, 2, []string{"unknown flag --wir", "up --help"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			args := []string{"up", "--nic", "a/mr0", "--addr", "10.0.0.1/24"}
