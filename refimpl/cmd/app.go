@@ -66,6 +66,9 @@ func (e *env) exit(err error) int {
 		fmt.Fprintln(e.err, "mroce-dpdk: stopped")
 		return fail.Stopped
 	}
+	if topic, ok := strings.CutPrefix(err.Error(), "No help topic for "); ok { // how cli tells an unknown command
+		err = fail.Usagef("no command %s", topic)
+	}
 	fmt.Fprintf(e.err, "mroce-dpdk: %v\n", err)
 	return fail.Code(err)
 }
