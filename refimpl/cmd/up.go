@@ -123,6 +123,12 @@ func (s *state) end() error {
 			return err
 		}
 	}
+	// What EAL leaves where its process was killed; where that is depends on who ran it.
+	for _, dir := range []string{"/var/run", os.Getenv("XDG_RUNTIME_DIR"), "/tmp"} {
+		if dir != "" {
+			os.RemoveAll(filepath.Join(dir, "dpdk", "mroce-"+s.unique()))
+		}
+	}
 	if err := os.Remove(s.Socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

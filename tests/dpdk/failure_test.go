@@ -3,6 +3,7 @@
 package dpdk
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -22,9 +23,14 @@ func kill(t testing.TB, n *nic) {
 	eventually(t, 5*time.Second, n.name+" is gone", func() bool { return syscall.Kill(pid, 0) != nil || zombie(pid) })
 }
 
+// zombie reports whether nothing of a process lives but its entry, which nobody has read yet.
 func zombie(pid int) bool {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-	return err != nil || strings.Contains(string(text), ") Z ")
+	if err != nil {
+		return true
+	}
+	f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // from the third field on
+	return len(f) > 17 && f[0] == "Z" && f[17] == "1"                    // its only thread
 }
 
 // TestKillDaemon: kill -9 of one daemon, server or client of the memifs, under load. Its program and its peer's end with

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -160,6 +161,11 @@ func TestClean(t *testing.T) {
 	a = s.up("a", "10.0.0.1", s.memif("server", 2))
 	if out, rc := s.try("down", "a/mr0"); rc != 0 || len(left()) != 0 {
 		t.Errorf("after a kill: exit %d, left: %v\n%s", rc, left(), out)
+	}
+	a = s.up("a", "10.0.0.1", s.memif("server", 2))
+	kill(t, a)
+	if out, rc := s.try("down", "a/mr0"); rc != 0 || slices.Contains(left(), prefix) || slices.Contains(left(), a.socket) {
+		t.Errorf("down after a kill: exit %d, left: %v\n%s", rc, left(), out)
 	}
 }
 
