@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/daemon/serve"
-	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/nicemu/lab"
 	"github.com/metaroce/metaroce/nicemu/labfile"
 	"github.com/metaroce/metaroce/nicemu/ports"
@@ -136,27 +134,8 @@ func (e *env) down(c *cli.Context) error {
 
 // upNIC reads the flags of `up` into a NIC.
 func upNIC(c *cli.Context) (serve.NIC, error) {
-	n := serve.NIC{Name: c.String("nic")}
-	host, err := os.Hostname()
-	if err != nil || host == "" {
-		host = "localhost"
-	}
-	host, _, _ = strings.Cut(host, ".")
-	switch {
-	case n.Name == "":
-		n.Name = host + "/mr0"
-	case !strings.Contains(n.Name, "/"):
-		n.Name = host + "/" + n.Name
-	}
-	_, n.Dev, _ = strings.Cut(n.Name, "/")
-	if n.Dev == "" || strings.ContainsAny(n.Dev, "/ ") {
-		return n, fail.Usagef("--nic %s: a NIC is HOST/mrN", n.Name)
-	}
-	n.Transport = c.String("transport")
-	if _, err := device.ParsePolicy(n.Transport); err != nil || n.Transport == "" {
-		return n, fail.Usagef("--transport %s: auto, metaroce or rocev2", n.Transport)
-	}
-	if err := addressesOf(c, &n); err != nil {
+	n, err := serve.NewNIC(c.String("nic"), c.StringSlice("addr"), c.String("transport"))
+	if err != nil {
 		return n, err
 	}
 	if mtu := c.Int("mtu"); mtu < labfile.MinMTU || mtu > labfile.MaxMTU {
@@ -202,26 +181,6 @@ func upNIC(c *cli.Context) (serve.NIC, error) {
 		}
 	}
 	return n, nil
-}
-
-func addressesOf(c *cli.Context, n *serve.NIC) error {
-	list := c.StringSlice("addr")
-	if len(list) == 0 {
-		return fail.Usagef("which address? --addr 10.0.0.1/24 (it becomes the NIC's GID)")
-	}
-	for _, s := range list {
-		pre, err := netip.ParsePrefix(s)
-		if err != nil {
-			a, errA := netip.ParseAddr(s)
-			if errA != nil {
-				return fail.Usagef("--addr %s is not an address such as 10.0.0.1/24", s)
-			}
-			pre = netip.PrefixFrom(a, a.BitLen())
-		}
-		n.Addrs = append(n.Addrs, pre.Addr())
-		n.Prefixes = append(n.Prefixes, pre)
-	}
-	return nil
 }
 
 // addPeer reads GID=[PLANE:]ADDRESS[:PORT].

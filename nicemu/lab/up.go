@@ -3,7 +3,6 @@ package lab
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -146,7 +145,7 @@ func newState(l *labfile.Lab, c choice, wire, dir string, o Options) *State {
 			})
 		}
 		for j, n := range h.NICs {
-			nic := NIC{Name: n.Name, Addrs: n.Addrs, GUID: guid(l.Name, h.Name, n.Name)}
+			nic := NIC{Name: n.Name, Addrs: n.Addrs, GUID: serve.GUID(l.Name, h.Name, n.Name)}
 			if s.Isolation == IsolateNone {
 				nic.Addrs = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 0, byte(j + 1 + i/250), byte(i%250 + 1)}), 8)}
 			}
@@ -155,12 +154,6 @@ func newState(l *labfile.Lab, c choice, wire, dir string, o Options) *State {
 		s.Hosts = append(s.Hosts, host)
 	}
 	return s
-}
-
-// guid is the same at every start, as burnt into a card, and differs between NICs. The locally administered bit is set.
-func guid(lab, host, nic string) uint64 {
-	h := sha256.Sum256([]byte(lab + "|" + host + "|" + nic))
-	return 0x0200_0000_0000_0000 | binary.BigEndian.Uint64(h[:])>>8
 }
 
 func (s *State) bringUp(ctx context.Context, l *labfile.Lab, o Options) error {

@@ -3,8 +3,6 @@ package lab
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
@@ -12,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/daemon/rundir"
 	"github.com/metaroce/metaroce/daemon/serve"
 )
@@ -48,8 +45,7 @@ func UpNIC(ctx context.Context, o NICOptions) (*State, error) {
 	}
 	host, dev, _ := strings.Cut(o.NIC.Name, "/")
 	if o.NIC.GUID == 0 {
-		machine, _ := os.ReadFile("/etc/machine-id")
-		o.NIC.GUID = guid(string(machine), host, dev)
+		o.NIC.GUID = serve.GUID("", host, dev)
 	}
 	socket := o.Socket
 	if socket == "" {
@@ -67,7 +63,7 @@ func UpNIC(ctx context.Context, o NICOptions) (*State, error) {
 	nic.Addrs = o.NIC.Prefixes
 	s.Hosts = []Host{{Name: host, NICs: []NIC{nic}}}
 	cfg := &serve.Config{
-		Name: name, Socket: socket, Group: o.Group, DMA: o.DMA, Transport: s.Transport, Version: o.Version, Seed: secretSeed(), Private: true,
+		Name: name, Socket: socket, Group: o.Group, DMA: o.DMA, Transport: s.Transport, Version: o.Version, Seed: serve.SecretSeed(), Private: true,
 		Spool: filepath.Join(dir, "spool"), NICs: []serve.NIC{o.NIC},
 	}
 	if err := os.MkdirAll(cfg.Spool, 0o700); err != nil {
@@ -85,32 +81,6 @@ func UpNIC(ctx context.Context, o NICOptions) (*State, error) {
 
 // Follow shows the daemon's log until ctx ends or the daemon does.
 func (s *State) Follow(ctx context.Context, to io.Writer) error {
-	d := s.Daemons[0]
-	f, err := os.Open(d.Log)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for {
-		if _, err := io.Copy(to, f); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(200 * time.Millisecond):
-		}
-		if !d.Process.Alive() {
-			_, _ = io.Copy(to, f)
-			return fail.Failf("the daemon ended by itself")
-		}
-	}
-}
-
-// secretSeed is for a NIC that strangers may reach; tags and cookies come from another secret (MR-SEC-001). Labs have the
-// seed of their file, so that they can be repeated.
-func secretSeed() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.LittleEndian.Uint64(b[:])
+	d := &s.Daemons[0]
+	return serve.Follow(ctx, d.Log, d.Process, to)
 }

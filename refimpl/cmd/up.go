@@ -3,14 +3,10 @@
 package cmd
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,7 +17,6 @@ import (
 	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/daemon/rundir"
 	"github.com/metaroce/metaroce/daemon/serve"
-	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/refimpl/wire"
 )
 
@@ -156,7 +151,7 @@ func (e *env) up(c *cli.Context) error {
 		return err
 	}
 	cfg := &config{Busy: poll == "busy", Config: serve.Config{
-		Name: s.Name, Socket: s.Socket, Group: c.String("group"), DMA: dma, Transport: nic.Transport, Version: e.version, Seed: seed(), Private: true,
+		Name: s.Name, Socket: s.Socket, Group: c.String("group"), DMA: dma, Transport: nic.Transport, Version: e.version, Seed: serve.SecretSeed(), Private: true,
 		Spool: filepath.Join(s.dir, "spool"), NICs: []serve.NIC{nic},
 	}}
 	if cfg.EAL, cfg.Core, err = ealArgs(c.Args().Slice(), s.unique(), s.Wires, e.note); err != nil {
@@ -176,7 +171,7 @@ func (e *env) up(c *cli.Context) error {
 		fmt.Fprintf(e.out, "try: nicemu run -- ibv_devinfo\n")
 		return nil
 	}
-	return errors.Join(e.follow(c, s), s.end())
+	return errors.Join(serve.Follow(c.Context, s.Log, s.Process, e.err), s.end())
 }
 
 // room makes the directory of a daemon, clearing away one that is dead.
@@ -228,29 +223,6 @@ func (e *env) start(c *cli.Context, s *state, cfg *config) error {
 	return l.Start(c.Context)
 }
 
-// follow shows the log until somebody ends us, or the daemon ends.
-func (e *env) follow(c *cli.Context, s *state) error {
-	f, err := os.Open(s.Log)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	for {
-		if _, err := io.Copy(e.err, f); err != nil {
-			return err
-		}
-		select {
-		case <-c.Context.Done():
-			return nil
-		case <-time.After(200 * time.Millisecond):
-		}
-		if !s.Process.Alive() {
-			_, _ = io.Copy(e.err, f) // what it said last; that it ended says more than an error here
-			return fail.Failf("the daemon ended by itself")
-		}
-	}
-}
-
 func (e *env) down(c *cli.Context) error {
 	all, err := states()
 	if err != nil {
@@ -286,28 +258,12 @@ func (e *env) down(c *cli.Context) error {
 
 // nicOf reads the flags of `up` into a NIC.
 func nicOf(c *cli.Context) (serve.NIC, error) {
-	n := serve.NIC{Name: c.String("nic"), Transport: c.String("transport")}
-	host, err := os.Hostname()
-	if err != nil || host == "" {
-		host = "localhost"
+	n, err := serve.NewNIC(c.String("nic"), c.StringSlice("addr"), c.String("transport"))
+	if err != nil {
+		return n, err
 	}
-	host, _, _ = strings.Cut(host, ".")
-	switch {
-	case n.Name == "":
-		n.Name = host + "/mr0"
-	case !strings.Contains(n.Name, "/"):
-		n.Name = host + "/" + n.Name
-	}
-	host, n.Dev, _ = strings.Cut(n.Name, "/")
-	if n.Dev == "" || strings.ContainsAny(n.Dev, "/ ") {
-		return n, fail.Usagef("--nic %s: a NIC is HOST/mrN", n.Name)
-	}
-	machine, _ := os.ReadFile("/etc/machine-id") // without it the names have to do
-	id := sha256.Sum256([]byte(string(machine) + "|" + host + "|" + n.Dev))
-	n.GUID = 0x0200_0000_0000_0000 | binary.BigEndian.Uint64(id[:])>>8
-	if _, err := device.ParsePolicy(n.Transport); err != nil || n.Transport == "" {
-		return n, fail.Usagef("--transport %s: auto, metaroce or rocev2", n.Transport)
-	}
+	host, _, _ := strings.Cut(n.Name, "/")
+	n.GUID = serve.GUID("", host, n.Dev)
 	noise := c.Duration("noise")
 	if noise < 0 || noise > maxNoise {
 		return n, fail.Usagef("--noise %v: a time from 0s to %v", noise, maxNoise)
@@ -321,26 +277,5 @@ func nicOf(c *cli.Context) (serve.NIC, error) {
 		}
 		n.Planes = append(n.Planes, serve.Wire{URL: w, MTU: c.Int("mtu"), Noise: &noise})
 	}
-	if len(c.StringSlice("addr")) == 0 {
-		return n, fail.Usagef("which address? --addr 10.0.0.1/24 (it becomes the NIC's GID)")
-	}
-	for _, s := range c.StringSlice("addr") {
-		pre, err := netip.ParsePrefix(s)
-		if err != nil {
-			a, errA := netip.ParseAddr(s)
-			if errA != nil {
-				return n, fail.Usagef("--addr %s is not an address such as 10.0.0.1/24", s)
-			}
-			pre = netip.PrefixFrom(a, a.BitLen())
-		}
-		n.Addrs = append(n.Addrs, pre.Addr())
-	}
 	return n, nil
-}
-
-// seed is for a NIC that strangers may reach.
-func seed() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.LittleEndian.Uint64(b[:])
 }

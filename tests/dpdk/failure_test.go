@@ -36,7 +36,7 @@ func zombie(pid int) bool {
 // TestKillDaemon: kill -9 of one daemon, server or client of the memifs, under load. Its program and its peer's end with
 // errors, the other daemon lives, and when the dead one is started again the links come back by themselves.
 func TestKillDaemon(t *testing.T) {
-	need(t, "ib_write_bw")
+	installed(t, "ib_write_bw")
 	rounds := 1
 	if full() {
 		rounds = 5
@@ -137,7 +137,7 @@ func TestRefused(t *testing.T) {
 
 // TestOrder: who starts first does not matter: a client waits for its server.
 func TestOrder(t *testing.T) {
-	need(t, "ib_write_bw")
+	installed(t, "ib_write_bw")
 	s := newStation(t)
 	b := s.up("b", "10.0.0.2", s.memif("client", 2))
 	time.Sleep(300 * time.Millisecond)
@@ -156,7 +156,7 @@ func TestQueues(t *testing.T) {
 	if !full() {
 		return
 	}
-	need(t, "dpdk-testpmd")
+	installed(t, "dpdk-testpmd")
 	s := newStation(t)
 	a := s.up("a", "10.0.0.1", s.memif("server", 1))
 	peer := func(queues string) (stop func()) {

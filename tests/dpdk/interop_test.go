@@ -11,15 +11,17 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/metaroce/metaroce/tests/need"
 )
 
 // isolate puts the station into a network namespace of its own, with two bridges that are planes.
 func (s *station) isolate(mtu int) {
 	s.t.Helper()
 	if os.Getuid() != 0 {
-		skip(s.t, "needs root: interfaces in a network namespace")
+		need.Skip(s.t, "needs root: interfaces in a network namespace")
 	}
-	need(s.t, "unshare", "nsenter", "ip", "ethtool")
+	need.Programs(s.t, "unshare", "nsenter", "ip", "ethtool")
 	holder := exec.Command("unshare", "-n", "sleep", "600")
 	if err := holder.Start(); err != nil {
 		s.t.Fatal(err)
@@ -75,7 +77,7 @@ func (s *station) emulated(name, addr string, mtu int) *nic {
 // TestBesideNicemu: the reference implementation and the emulator on one set of planes, which are bridges: programs in both
 // directions, loss, a plane that goes, a port that is lost.
 func TestBesideNicemu(t *testing.T) {
-	need(t, "ib_write_bw")
+	installed(t, "ib_write_bw")
 	for _, c := range []struct {
 		driver string
 		mtu    int

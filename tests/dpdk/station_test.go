@@ -21,41 +21,17 @@ import (
 	"github.com/metaroce/metaroce/daemon/api"
 	"github.com/metaroce/metaroce/daemon/client"
 	"github.com/metaroce/metaroce/daemon/serve"
+	"github.com/metaroce/metaroce/tests/need"
 	"github.com/metaroce/metaroce/tools/bed"
 )
 
-// skip leaves a test out because this machine cannot run it. CI sets MR_TEST_REQUIRE=all: there it is a failure.
-func skip(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("MR_TEST_REQUIRE") == "all" {
-		t.Fatalf("would skip, and MR_TEST_REQUIRE=all asks for every test: "+format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
-func need(t testing.TB, programs ...string) {
-	t.Helper()
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil {
-			skip(t, "needs %s; ci/deps.sh test installs it", p)
-		}
-	}
-}
+var (
+	installed = need.Programs
+	build     = need.Built
+)
 
 // full reports whether the whole is asked for; smoke is the part of every run.
 func full() bool { return os.Getenv("MR_DPDK") == "full" }
-
-func build(t testing.TB, path string) string {
-	t.Helper()
-	p, err := filepath.Abs(filepath.Join("../../build", path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(p); err != nil {
-		t.Fatalf("%v: run make first", err)
-	}
-	return p
-}
 
 // station is a place for daemons: a runtime directory of their own, and one for the wires' sockets.
 type station struct {

@@ -25,7 +25,7 @@ func planesOf() []int {
 
 // TestPrograms: Debian's programs, unmodified, over two daemons and a number of planes; all planes carry.
 func TestPrograms(t *testing.T) {
-	need(t, "ibv_rc_pingpong", "ib_write_bw")
+	installed(t, "ibv_rc_pingpong", "ib_write_bw")
 	for _, planes := range planesOf() {
 		t.Run(fmt.Sprint(planes, " planes"), func(t *testing.T) {
 			a, b := pair(t, planes)
@@ -68,7 +68,7 @@ func TestIntegrity(t *testing.T) {
 
 // TestPlanePulled: a plane goes and comes back while a program runs. The program does not notice, the other plane carries.
 func TestPlanePulled(t *testing.T) {
-	need(t, "ib_write_bw")
+	installed(t, "ib_write_bw")
 	a, b := pair(t, 2)
 	s, c := programs(40*time.Second, a, b, "-p", "ib_write_bw", "-F", "-D", "6")
 	b.flows(c)
@@ -98,7 +98,7 @@ func TestPlanePulled(t *testing.T) {
 
 // TestKillProgram: kill -9 of a program in the middle of its work. Its peer ends, the daemons free everything.
 func TestKillProgram(t *testing.T) {
-	need(t, "ib_write_bw")
+	installed(t, "ib_write_bw")
 	a, b := pair(t, 2)
 	s, c := programs(30*time.Second, a, b, "-p", "ib_write_bw", "-F", "-D", "20", "-q", "4")
 	b.flows(c)
@@ -176,7 +176,7 @@ func TestMPI(t *testing.T) {
 	}
 	a, b := pair(t, 4)
 	for _, m := range bed.MPIs {
-		need(t, "mpirun."+m, "mpicc."+m)
+		installed(t, "mpirun."+m, "mpicc."+m)
 		program := filepath.Join(a.dir, "collectives."+m)
 		if err := bed.CompileMPI(m, "../clients/mpi/collectives.c", program); err != nil {
 			t.Fatal(err)

@@ -51,7 +51,7 @@ func TestTheirICRC(t *testing.T) {
 		}
 		got := c.verify(t, v6)
 		t.Logf("to %s\n%v", peer.addr, got)
-		need(t, got, m, []ib.Opcode{ib.SendFirst, ib.SendLast, ib.UDSend})
+		sentBy(t, got, m, []ib.Opcode{ib.SendFirst, ib.SendLast, ib.UDSend})
 	}
 }
 
@@ -73,8 +73,8 @@ func TestFallback(t *testing.T) {
 			if got.metaroce(l) == 0 {
 				t.Error("nicemu never asked for MetaRoCE: this was no fallback")
 			}
-			need(t, got, client, []ib.Opcode{ib.WriteOnly})
-			need(t, got, server, []ib.Opcode{ib.Ack})
+			sentBy(t, got, client, []ib.Opcode{ib.WriteOnly})
+			sentBy(t, got, server, []ib.Opcode{ib.Ack})
 			on(t, m, 10*time.Second, "ibv_devinfo") // it still lives
 		})
 	}

@@ -90,8 +90,8 @@ func runPrograms(t *testing.T, m *machine, loss string) {
 						t.Errorf("%v sent nothing that the capture saw", s)
 					}
 				}
-				need(t, got, dir.client, p.client)
-				need(t, got, dir.server, p.server)
+				sentBy(t, got, dir.client, p.client)
+				sentBy(t, got, dir.server, p.server)
 			})
 		}
 	}
@@ -102,7 +102,7 @@ func runPrograms(t *testing.T, m *machine, loss string) {
 	}
 }
 
-func need(t *testing.T, got seen, from side, ops []ib.Opcode) {
+func sentBy(t *testing.T, got seen, from side, ops []ib.Opcode) {
 	t.Helper()
 	for _, op := range ops {
 		if got[from.String()][op] == 0 {

@@ -20,19 +20,6 @@ import (
 	"github.com/metaroce/metaroce/tools/bed"
 )
 
-// build returns a path below build/.
-func build(t testing.TB, path string) string {
-	t.Helper()
-	p, err := filepath.Abs(filepath.Join("../../build", path))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(p); err != nil {
-		t.Fatalf("%v: run make first", err)
-	}
-	return p
-}
-
 // spec describes a lab; what is empty keeps the default.
 type spec struct {
 	wire   string

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -16,22 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/metaroce/metaroce/tests/need"
 	"github.com/metaroce/metaroce/tools/bed"
 	"github.com/metaroce/metaroce/tools/coll"
 )
 
-// build returns a path below build/.
-func build(t *testing.T, path string) string {
-	t.Helper()
-	p, err := filepath.Abs(filepath.Join("../../build", path))
-	if err == nil {
-		_, err = os.Stat(p)
-	}
-	if err != nil {
-		t.Fatalf("%v: run make first", err)
-	}
-	return p
-}
+var build = need.Built
 
 func full() bool { return os.Getenv("MR_LIVE") == "full" }
 
