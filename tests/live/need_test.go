@@ -11,7 +11,6 @@ import (
 )
 
 var (
-	skip        = need.Skip
 	needRoot    = need.Root
 	needProgram = need.Programs
 	build       = need.Built
