@@ -28,12 +28,13 @@ const (
 	rdMax         = 128                   // READs and atomics outstanding, largest max_rd_atomic
 	defaultWindow = 256 << 10
 	defaultRing   = 1 << 20
-	startBDP      = 1.25            // first window where the rate is known, by the round trip of the handshake's short packets
-	recycleDelay  = 1.6             // a path whose queue delay is at most this times the mean is used again …
-	recycleShort  = 8               // … or this part of a round trip
-	recycleMax    = 4 * maxPaths    // places in the recycle queue: a path stands there once for each good acknowledgement
-	recycleRenew  = 0.01            // share of recycled paths replaced by a random one
-	seqSkipChance = 1.0 / (1 << 20) // a number is skipped now and then: optimistic acks show
+	startBDP      = 1.25                  // first window where the rate is known, by the round trip of the handshake's short packets
+	recycleDelay  = 1.6                   // a path whose queue delay is at most this times the mean is used again …
+	recycleShort  = 8                     // … or this part of a round trip
+	recycleMax    = 4 * maxPaths          // places in the recycle queue: a path stands there once for each good acknowledgement
+	recycleRenew  = 0.01                  // share of recycled paths replaced by a random one
+	limitPatience = 20 * mono.Millisecond // least wait before a packet past the limit that may end the QP
+	seqSkipChance = 1.0 / (1 << 20)       // a number is skipped now and then: optimistic acks show
 )
 
 // Implementation limits: sizes of this code, not of the protocol.

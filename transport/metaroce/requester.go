@@ -308,6 +308,9 @@ func (q *QP) pastLimit() bool {
 		r.blockedAt = now
 		//= MR-MSG-062
 		r.limitWait = max(r.limitWait, q.a.srtt, rnrTime(q.rsp.minRNR))
+		if r.rnrRetry < 7 { // an RNR counts, and may be the end of the QP where the peer is only late; limits seldom get lost
+			r.limitWait = max(r.limitWait, limitPatience)
+		}
 		q.retime()
 		return false
 	}

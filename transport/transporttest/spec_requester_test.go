@@ -229,6 +229,29 @@ func TestSpecPastLimit(t *testing.T) {
 	}
 }
 
+// TestSpecLateReceives: a receiver that is late by milliseconds does not end a QP that may not try again; one that never posts does.
+func TestSpecLateReceives(t *testing.T) {
+	for _, late := range []mono.Duration{15 * mono.Millisecond, second} {
+		w := New(Config{Seed: 9, Planes: 2, Link: usual()})
+		p, q := w.Connect(w.Nodes[0], w.Nodes[1], QPOptions{RNRRetry: 255})
+		q.Recv(0, 0, 100)
+		p.Send(WR{ID: 0, Op: transport.OpSend, N: 100})
+		w.Run(mono.Millisecond)
+		p.Send(WR{ID: 1, Op: transport.OpSend, N: 100})
+		w.Run(late)
+		q.Recv(1, 0, 100)
+		w.Run(200 * mono.Millisecond)
+		want := transport.OK
+		if late == second {
+			want = transport.RnrRetryExcErr
+		}
+		//= MR-MSG-062
+		if len(p.Sends) != 2 || p.Sends[1].Status != want {
+			t.Errorf("%v late: %v, want %v\n%s", late, p.Sends, want, p.Dump())
+		}
+	}
+}
+
 // TestSpecRNR: what a requester does about RNR.
 func TestSpecRNR(t *testing.T) {
 	f := newForge(t, Config{Seed: 6})
