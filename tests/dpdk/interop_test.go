@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -71,7 +70,7 @@ func (s *station) emulated(name, addr string, mtu int) *nic {
 			s.t.Errorf("nicemu down: %v\n%s", err, out)
 		}
 	})
-	return &nic{station: s, name: name, addr: addr, socket: filepath.Join(s.dir, "mroce", name+"-mr0.sock")}
+	return s.nic(name, addr)
 }
 
 // TestBesideNicemu: the reference implementation and the emulator on one set of planes, which are bridges: programs in both

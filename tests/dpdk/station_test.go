@@ -109,6 +109,20 @@ func (s *station) up(name, addr string, wires []string, more ...string) *nic {
 	if out, rc := s.try(append(args, more...)...); rc != 0 {
 		s.t.Fatalf("mroce-dpdk %s: exit %d\n%s", strings.Join(args, " "), rc, out)
 	}
+	return s.nic(name, addr)
+}
+
+// nic is a NIC that is up; of a test that fails, what it counted and what happened are logged while it still is.
+func (s *station) nic(name, addr string) *nic {
+	s.t.Cleanup(func() {
+		if !s.t.Failed() {
+			return
+		}
+		for _, what := range []string{"paths", "stats", "events"} {
+			out, _ := s.command(10*time.Second, build(s.t, "bin/nicemu"), what, "--nic", name+"/mr0").CombinedOutput()
+			s.t.Logf("%s of %s:\n%s", what, name, out)
+		}
+	})
 	return &nic{station: s, name: name, addr: addr, socket: filepath.Join(s.dir, "mroce", name+"-mr0.sock")}
 }
 

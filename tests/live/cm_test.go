@@ -32,14 +32,36 @@ func (l *lab) hears(t testing.TB, host string, server *job) {
 // connected runs a server on b and, when it listens, its client on a.
 func (l *lab) connected(t testing.TB, server, client string) {
 	t.Helper()
+	l.exchange(t, server, client).wait(t)
+}
+
+// exchange runs a server on b and its client on a, which must be a success, and returns the server, which has ended.
+func (l *lab) exchange(t testing.TB, server, client string) *job {
+	t.Helper()
 	s := l.start(t, 60*time.Second, "b", strings.Fields(server)...)
 	l.hears(t, "b", s)
-	c := l.start(t, 60*time.Second, "a", strings.Fields(client)...)
-	c.wait(t)
+	l.start(t, 60*time.Second, "a", strings.Fields(client)...).wait(t)
 	if t.Failed() {
 		s.cmd.Process.Signal(sigterm)
 	}
-	s.wait(t)
+	<-s.done
+	return s
+}
+
+// parting is connected for perftest over RoCEv2 with loss. Its client takes its QP away as soon as it has the server's last
+// word, and nobody acknowledges that again when the first acknowledgement was lost: the server's "Bad wc status 12" says
+// then, rightly, that it cannot know. This is RoCEv2 on any NIC, and one run in some hundreds at 0.5 % loss; never three in a row.
+func (l *lab) parting(t testing.TB, server, client string) {
+	t.Helper()
+	for range 2 {
+		s := l.exchange(t, server, client)
+		if t.Failed() || s.err == nil || !strings.Contains(s.out.String(), "Bad wc status 12") {
+			s.wait(t)
+			return
+		}
+		t.Logf("the server's last word was not acknowledged: %s", server)
+	}
+	l.connected(t, server, client)
 }
 
 // TestConnections: Debian's programs for rdma_cm, over every wire and both transports, with loss.
@@ -55,8 +77,12 @@ func TestConnections(t *testing.T) {
 			l.connected(t, "ucmatose -c 20", "ucmatose -c 20 -s 10.0.0.2")
 			l.connected(t, "ucmatose -m", "ucmatose -m -s 10.0.0.2")
 			l.connected(t, "rdma_server", "rdma_client -s 10.0.0.2")
-			l.connected(t, "ib_write_bw -R -F -n 100", "ib_write_bw -R -F -n 100 10.0.0.2")
-			l.connected(t, "ib_read_lat -R -F -n 100", "ib_read_lat -R -F -n 100 10.0.0.2")
+			perftest := l.connected
+			if c.a == "rocev2" {
+				perftest = l.parting
+			}
+			perftest(t, "ib_write_bw -R -F -n 100", "ib_write_bw -R -F -n 100 10.0.0.2")
+			perftest(t, "ib_read_lat -R -F -n 100", "ib_read_lat -R -F -n 100 10.0.0.2")
 			s := l.start(t, 60*time.Second, "b", "cmtime", "-c", "100") // it has no end
 			l.hears(t, "b", s)
 			l.start(t, 60*time.Second, "a", "cmtime", "-c", "100", "-s", "10.0.0.2").wait(t)

@@ -384,7 +384,8 @@ void end_describe(const struct end *e, struct peer *p, uint32_t psn) {
     }
 }
 
-const struct connect_attr patient = {.timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 12};
+/* 2.1 s without a word from the peer: a machine that others use too may hold a daemon's core back for half a second. */
+const struct connect_attr patient = {.timeout = 16, .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 12};
 
 int qp_to_init(struct ibv_qp *qp, int access) {
     struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = (unsigned)access};
