@@ -71,6 +71,9 @@ func Open(url string, o Options) (*Port, error) {
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
 	if err := p.start(o); err != nil {
+		if p.turn != nil {
+			p.turn.Close(true)
+		}
 		p.id.Close()
 		removeSockets(p.files)
 		return nil, fmt.Errorf("%s: %w", url, err)
@@ -242,8 +245,13 @@ func (p *Port) start(o Options) error {
 	if err := p.id.TxqSetup(0, ntx, socket); err != nil {
 		return err
 	}
-	if err := p.redial.start(p.id); err != nil {
-		return err
+	if p.redial == nil {
+		if err := p.id.Start(); err != nil {
+			return err
+		}
+	}
+	if strings.HasPrefix(info.DriverName(), "net_memif") {
+		p.turn = dpdkx.NewTurn(p.id)
 	}
 	_ = dpdkx.AllMulticast(p.id) // what filters nothing says that it cannot
 	_ = dpdkx.Watch(p.id)        // likewise, what cannot be taken away
@@ -254,6 +262,9 @@ func (p *Port) start(o Options) error {
 	p.near.Init(p.near.MAC, o.MTU, p.control)
 	if l := dpdkx.LinkOf(p.id); l.Up && !strings.HasPrefix(info.DriverName(), "net_") { // virtual links claim any speed
 		p.caps.RateBps = l.Bps
+	}
+	if p.redial != nil {
+		p.redial.start(p.turn)
 	}
 	return nil
 }

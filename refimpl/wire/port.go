@@ -9,6 +9,7 @@
 package wire
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/yerden/go-dpdk/ethdev"
@@ -87,7 +88,8 @@ type Port struct {
 	tx     txState
 	now    mono.Time
 	lastRx mono.Time
-	redial *redial // a memif's client
+	redial *redial     // a memif's client
+	turn   *dpdkx.Turn // a memif
 	busy   bool
 	closed bool
 
@@ -132,9 +134,13 @@ func (p *Port) LinkUp() bool {
 	if p.closed || dpdkx.Removed(p.id) {
 		return false
 	}
+	if p.redial.stopped() { // the link may be up before its maker is done
+		p.redial.again(p.now)
+		return false
+	}
 	up := dpdkx.LinkOf(p.id).Up
 	if !up && p.redial != nil {
-		p.redial.again(p.now, p.id)
+		p.redial.again(p.now)
 	}
 	return up
 }
@@ -183,8 +189,10 @@ func (p *Port) Close() error {
 		return nil
 	}
 	p.closed = true
-	if !p.redial.stopped() {
+	if p.turn == nil {
 		p.id.Stop()
+	} else if !p.turn.Close(!p.redial.stopped()) {
+		return fmt.Errorf("%s: its driver does not let go of it", p.name)
 	}
 	p.q.Free()
 	p.id.Close()

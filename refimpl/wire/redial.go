@@ -6,8 +6,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/yerden/go-dpdk/ethdev"
-
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/refimpl/dpdkx"
 )
@@ -16,6 +14,8 @@ import (
 // yet, or went, the port is stopped and started until it is. (Servers need nothing: they listen.)
 type redial struct {
 	socket string
+	turn   *dpdkx.Turn
+	asked  bool // the port is being started
 	down   bool // the port is stopped
 	next   mono.Time
 	wait   mono.Duration
@@ -27,18 +27,12 @@ const (
 	memifLogs   = "pmd.net.memif*"
 )
 
-// start starts a port. That nobody answers a memif's client is no error: somebody will.
-func (r *redial) start(id ethdev.Port) error {
-	if r == nil {
-		return id.Start()
+// start starts a memif's client for the first time. That nobody answers is no error: somebody will.
+func (r *redial) start(turn *dpdkx.Turn) {
+	r.turn, r.wait, r.down = turn, redialFirst, true
+	if !r.absent() {
+		r.dial()
 	}
-	r.wait = redialFirst
-	if r.absent() {
-		r.down = true
-		return nil
-	}
-	r.down = !r.try(id)
-	return nil
 }
 
 // absent reports whether there is no socket to dial. One without a path is not for us to see.
@@ -50,15 +44,32 @@ func (r *redial) absent() bool {
 	return err != nil
 }
 
-// try starts the port. The driver would complain in the log each time.
-func (r *redial) try(id ethdev.Port) bool {
+// dial starts the port, or starts it again. The driver would complain in the log each time.
+func (r *redial) dial() {
 	dpdkx.LogLevel(memifLogs, dpdkx.LogNothing)
-	defer dpdkx.LogLevel(memifLogs, dpdkx.LogUsual)
-	return id.Start() == nil
+	r.turn.Start(!r.down)
+	r.asked, r.down = true, true
+}
+
+// settle looks what became of dialling.
+func (r *redial) settle(now mono.Time) {
+	state := r.turn.State()
+	if state == dpdkx.TurnAsked {
+		return
+	}
+	dpdkx.LogLevel(memifLogs, dpdkx.LogUsual)
+	r.asked = false
+	if state == dpdkx.TurnDone {
+		r.down, r.wait, r.next = false, redialFirst, now.Add(redialMost) // time to shake hands
+	}
 }
 
 // again is called while the link is down.
-func (r *redial) again(now mono.Time, id ethdev.Port) {
+func (r *redial) again(now mono.Time) {
+	if r.asked {
+		r.settle(now)
+		return
+	}
 	if now < r.next {
 		return
 	}
@@ -68,17 +79,10 @@ func (r *redial) again(now mono.Time, id ethdev.Port) {
 	}
 	r.wait = min(2*r.wait, redialMost)
 	r.next = now.Add(r.wait)
-	if r.absent() {
-		return
-	}
-	if !r.down {
-		id.Stop()
-		r.down = true
-	}
-	if r.try(id) {
-		r.down, r.wait, r.next = false, redialFirst, now.Add(redialMost) // time to shake hands
+	if !r.absent() {
+		r.dial()
 	}
 }
 
-// stopped reports whether the port is stopped already.
+// stopped reports whether the port is stopped, or the other thread's.
 func (r *redial) stopped() bool { return r != nil && r.down }
