@@ -86,6 +86,7 @@ func TestViewRefused(t *testing.T) {
 const threads = `
 import os, threading
 good = bad = 0
+wrong = set()
 lock = threading.Lock()
 def run():
     global good, bad
@@ -93,14 +94,18 @@ def run():
     for i in range(500):
         for name in ("state", "gids/0"):
             with open("/sys/class/infiniband/mr0/ports/1/" + name) as f:
-                if f.read() in ("4: ACTIVE\n", "0000:0000:0000:0000:0000:ffff:0a00:0001\n"): g += 1
-                else: b += 1
+                text = f.read()
+                if text in ("4: ACTIVE\n", "0000:0000:0000:0000:0000:ffff:0a00:0001\n"): g += 1
+                else:
+                    b += 1
+                    wrong.add(name + ": " + repr(text))
     with lock:
         good += g; bad += b
 all = [threading.Thread(target=run) for i in range(8)]
 [t.start() for t in all]
 [t.join() for t in all]
 print(good, bad)
+if wrong: print(wrong)
 `
 
 // TestViewRefusedEnds: the program's exit code, signals, children that outlive it, and a supervisor that is killed.
