@@ -189,6 +189,7 @@ func (p *Port) Close() error {
 		return nil
 	}
 	p.closed = true
+	defer removeSockets(p.files)
 	if p.turn == nil {
 		p.id.Stop()
 	} else if !p.turn.Close(!p.redial.stopped()) {
@@ -196,6 +197,5 @@ func (p *Port) Close() error {
 	}
 	p.q.Free()
 	p.id.Close()
-	removeSockets(p.files)
 	return nil
 }

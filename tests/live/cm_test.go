@@ -50,7 +50,7 @@ func (l *lab) exchange(t testing.TB, server, client string) *job {
 
 // parting is connected for perftest over RoCEv2 with loss. Its client takes its QP away as soon as it has the server's last
 // word, and nobody acknowledges that again when the first acknowledgement was lost: the server's "Bad wc status 12" says
-// then, rightly, that it cannot know. This is RoCEv2 on any NIC, and one run in some hundreds at 0.5 % loss; never three in a row.
+// then, rightly, that it cannot know. At 0.5 % loss that is about one parting in two hundred; three in a row are a fault of ours.
 func (l *lab) parting(t testing.TB, server, client string) {
 	t.Helper()
 	for range 2 {
