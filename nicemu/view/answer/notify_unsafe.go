@@ -1,7 +1,6 @@
 package answer
 
 import (
-	"errors"
 	"os"
 	"unsafe"
 
@@ -37,7 +36,6 @@ const (
 	ioctlAddFD = 0x40182103
 
 	flagContinue = 1 // of a response
-	flagSend     = 2 // of addFD: it is the response as well
 )
 
 // The sizes are part of the ioctl numbers.
@@ -77,21 +75,22 @@ func valid(fd int, id uint64) bool {
 	return err == nil
 }
 
-// give puts a copy of our descriptor into the program and answers with its number.
+// give puts a copy of our descriptor into the program and answers with its number, in two steps. Linux can do both in one
+// (SECCOMP_ADDFD_FLAG_SEND), but a signal that reaches us on the way, as those of Go's runtime may, makes it take the
+// descriptor back and yet let the call end, with 0: the program would read its standard input.
 func give(fd int, id uint64, src int, cloexec bool) error {
-	a := addFD{id: id, flags: flagSend, src: uint32(src)}
+	a := addFD{id: id, src: uint32(src)}
 	if cloexec {
 		a.dstFlag = unix.O_CLOEXEC
 	}
-	_, err := ioctl(fd, ioctlAddFD, unsafe.Pointer(&a))
-	if errors.Is(err, unix.EINVAL) { // before Linux 5.14 it takes two steps
-		a.flags = 0
-		var there int
-		if there, err = ioctl(fd, ioctlAddFD, unsafe.Pointer(&a)); err == nil {
-			return send(fd, &response{id: id, val: int64(there)})
-		}
+	there, err := ioctl(fd, ioctlAddFD, unsafe.Pointer(&a))
+	for err == unix.EINTR { // nothing was given
+		there, err = ioctl(fd, ioctlAddFD, unsafe.Pointer(&a))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return send(fd, &response{id: id, val: int64(there)})
 }
 
 var pageSize = uint64(os.Getpagesize())
