@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/metaroce/metaroce/daemon/capture"
+	"github.com/metaroce/metaroce/daemon/fail"
 )
 
-// CaptureArgs start a capture of a host's planes.
+// CaptureArgs start a capture of the planes of a host or a NIC.
 type CaptureArgs struct {
-	Host    string `json:"host"`
+	Host    string `json:"host,omitempty"`   // empty: all
+	NIC     string `json:"nic,omitempty"`    // HOST/mrN; empty: all
 	Planes  []int  `json:"planes,omitempty"` // empty: all
 	SnapLen int    `json:"snaplen,omitempty"`
 }
@@ -55,7 +57,7 @@ func (s *server) cmdCapture(args json.RawMessage) (any, error) {
 	if err := decode(args, &a); err != nil {
 		return nil, err
 	}
-	planes, err := s.chosen(a.Planes, []string{a.Host})
+	planes, err := s.chosen(a.Planes, named(a.Host), named(a.NIC))
 	if err != nil {
 		return nil, err
 	}
@@ -66,11 +68,7 @@ func (s *server) cmdCapture(args json.RawMessage) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ports []*capture.Port
-	for _, p := range planes {
-		ports = append(ports, p.capture)
-	}
-	c, err := capture.Start(f, capture.Options{SnapLen: a.SnapLen, Comment: "MetaRoCE " + s.cfg.Name}, now(), time.Now(), ports...)
+	c, err := s.start(f, planes, a.SnapLen)
 	if err != nil {
 		f.Close()
 		os.Remove(f.Name())
@@ -83,6 +81,66 @@ func (s *server) cmdCapture(args json.RawMessage) (any, error) {
 	s.captures[id] = &running{capture: c, file: f.Name(), asked: time.Now()}
 	s.capturing.Store(int32(len(s.captures)))
 	return CaptureStarted{ID: id, File: f.Name()}, nil
+}
+
+// named is a list of one name, or of none.
+func named(name string) []string {
+	if name == "" {
+		return nil
+	}
+	return []string{name}
+}
+
+func (s *server) start(f *os.File, planes []*plane, snapLen int) (*capture.Capture, error) {
+	var ports []*capture.Port
+	for _, p := range planes {
+		ports = append(ports, p.capture)
+	}
+	return capture.Start(f, capture.Options{SnapLen: snapLen, Comment: "MetaRoCE " + s.cfg.Name}, now(), time.Now(), ports...)
+}
+
+// CheckCapture is the file of an --capture, made and empty: who asks for it hears at once when that cannot be.
+func CheckCapture(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	if path == "-" {
+		return "", fail.Usagef("--capture -: a daemon writes into a file; `nicemu capture -w -` writes to stdout")
+	}
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return "", fail.Failf("--capture: %w", err)
+	}
+	return path, f.Close()
+}
+
+// captureAll begins the capture that the configuration asks for; end is called when the loop has ended.
+func (s *server) captureAll() (end func() error, err error) {
+	if s.cfg.Capture == "" {
+		return func() error { return nil }, nil
+	}
+	f, err := os.Create(s.cfg.Capture)
+	if err != nil {
+		return nil, fail.Failf("capture: %w", err)
+	}
+	c, err := s.start(f, s.planes, 0)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() error {
+		c.Stop()
+		<-c.Done()
+		st := c.Stats()
+		s.log.Info("capture ended", "file", s.cfg.Capture, "packets", st.Packets-st.Lost, "lost", st.Lost)
+		if err := c.Err(); err != nil {
+			return fail.Failf("the capture is not whole: %w", err)
+		}
+		return nil
+	}, nil
 }
 
 func (s *server) cmdCapturePoll(args json.RawMessage) (any, error) {

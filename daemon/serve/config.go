@@ -24,6 +24,7 @@ type Config struct {
 	Private   bool          `json:"private,omitempty"` // strangers may reach it: what nobody may guess comes from the system, not from the seed
 	Spool     string        `json:"spool"`             // directory for captures on their way to the user
 	NICs      []NIC         `json:"nics"`
+	Capture   string        `json:"capture,omitempty"` // file for what all planes send and receive, from the first packet to the last
 	Impair    []impair.Rule `json:"impair,omitempty"`
 }
 

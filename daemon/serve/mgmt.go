@@ -52,10 +52,10 @@ type ImpairState struct {
 	Words string `json:"words"`
 }
 
-func (s *server) chosen(planes []int, hosts []string) ([]*plane, error) {
+func (s *server) chosen(planes []int, hosts, nics []string) ([]*plane, error) {
 	var got []*plane
 	for _, p := range s.planes {
-		if covers(planes, p.index) && coversName(hosts, p.host) {
+		if covers(planes, p.index) && coversName(hosts, p.host) && coversName(nics, p.nic) {
 			got = append(got, p)
 		}
 	}
@@ -70,7 +70,7 @@ func (s *server) cmdImpair(args json.RawMessage) (any, error) {
 	if err := decode(args, &a); err != nil {
 		return nil, err
 	}
-	planes, err := s.chosen(a.Planes, a.Hosts)
+	planes, err := s.chosen(a.Planes, a.Hosts, nil)
 	if err != nil {
 		return nil, err
 	}

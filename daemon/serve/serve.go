@@ -69,6 +69,10 @@ func Run(ctx context.Context, cfg *Config, host Host) error {
 	if err != nil {
 		return err
 	}
+	endCapture, err := s.captureAll()
+	if err != nil {
+		return err
+	}
 	autogroup()
 	go s.schedule(ctx)
 	go s.sweep(ctx)
@@ -83,7 +87,7 @@ func Run(ctx context.Context, cfg *Config, host Host) error {
 	if host.Tune != nil {
 		host.Tune(&dc)
 	}
-	return daemon.Run(ctx, dc)
+	return errors.Join(daemon.Run(ctx, dc), endCapture())
 }
 
 // bytesPerPlane is what the buffers of a port may take: the ring of a mem wire, and two directions of impairment. They

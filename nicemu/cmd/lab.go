@@ -63,7 +63,7 @@ func (e *env) labCommand() *cli.Command {
 				Flags:  []cli.Flag{labFlag(), &cli.BoolFlag{Name: "dot", Usage: "for Graphviz"}},
 				Action: e.labGraph, BashComplete: completeWords(labNames),
 			},
-			e.impairCommand(), e.labPlaneCommand(), e.captureCommand(),
+			e.impairCommand(), e.labPlaneCommand(), e.labCaptureCommand(),
 		},
 	}
 }

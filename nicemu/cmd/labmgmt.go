@@ -52,18 +52,31 @@ func (e *env) labPlaneCommand() *cli.Command {
 	}
 }
 
-func (e *env) captureCommand() *cli.Command {
+func captureFlags(more ...cli.Flag) []cli.Flag {
+	return append(more,
+		&cli.StringFlag{Name: "planes", Aliases: []string{"plane"}, Usage: "only these: 1 or 0,2 or 0-3"},
+		&cli.StringFlag{Name: "write", Aliases: []string{"w"}, Usage: "the file; - is stdout"},
+		&cli.DurationFlag{Name: "for", Usage: "stop after this time; else on Ctrl-C"},
+		&cli.IntFlag{Name: "snaplen", Usage: "keep so many bytes of each packet; 0 = all"})
+}
+
+// labCaptureCommand is `lab capture`.
+func (e *env) labCaptureCommand() *cli.Command {
 	return &cli.Command{
 		Name: "capture", Usage: "write what a host's NIC sends and receives to a pcapng file", ArgsUsage: "HOST",
 		Description: example("nicemu lab capture a --plane 0 -w a.pcapng --for 10s", "nicemu lab capture a -w - | wireshark -k -i -"),
-		Flags: []cli.Flag{
-			labFlag(),
-			&cli.StringFlag{Name: "planes", Aliases: []string{"plane"}, Usage: "only these: 1 or 0,2 or 0-3"},
-			&cli.StringFlag{Name: "write", Aliases: []string{"w"}, Usage: "the file; - is stdout"},
-			&cli.DurationFlag{Name: "for", Usage: "stop after this time; else on Ctrl-C"},
-			&cli.IntFlag{Name: "snaplen", Usage: "keep so many bytes of each packet; 0 = all"},
-		},
-		Action: e.capture, BashComplete: completeWords(hostNames),
+		Flags:       captureFlags(labFlag()),
+		Action:      e.captureHost, BashComplete: completeWords(hostNames),
+	}
+}
+
+// captureCommand is `capture`: of any daemon's NIC, mroce-dpdk's too.
+func (e *env) captureCommand() *cli.Command {
+	return &cli.Command{
+		Name: "capture", Usage: "write what a NIC sends and receives to a pcapng file", Category: "Management",
+		Description: example("nicemu capture -w mr0.pcapng --for 10s", "nicemu capture --nic a/mr0 --plane 0 -w - | wireshark -k -i -"),
+		Flags:       captureFlags(labFlag(), &cli.StringFlag{Name: "nic", Usage: "which NIC: HOST/mrN"}),
+		Action:      e.captureNIC,
 	}
 }
 
@@ -190,12 +203,12 @@ func (e *env) labPlane(c *cli.Context) error {
 	return err
 }
 
-func (e *env) capture(c *cli.Context) (err error) {
+func (e *env) captureHost(c *cli.Context) error {
 	if c.Args().Len() != 1 {
 		return fail.Usagef("which host? nicemu lab capture a -w a.pcapng")
 	}
 	if c.String("write") == "" {
-		return fail.Usagef("where to? -w FILE, or -w - for stdout")
+		return errWhereTo
 	}
 	s, h, err := labWithHost(c.String("lab"), c.Args().First())
 	if err != nil {
@@ -209,7 +222,37 @@ func (e *env) capture(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	t := &target{client: client}
+	return e.capture(c, &target{client: client}, serve.CaptureArgs{Host: h.Name, Planes: planes, SnapLen: c.Int("snaplen")})
+}
+
+var errWhereTo = fail.Usagef("where to? -w FILE, or -w - for stdout")
+
+func (e *env) captureNIC(c *cli.Context) error {
+	if c.Args().Len() > 0 {
+		return fail.Usagef("capture takes flags only; what is %q? --nic names a NIC", c.Args().First())
+	}
+	if c.String("write") == "" {
+		return errWhereTo
+	}
+	t, name, err := e.oneNIC(c, "")
+	if err != nil {
+		return err
+	}
+	limit := 0
+	for _, n := range t.nics {
+		if n.Name == name {
+			limit = len(n.Planes)
+		}
+	}
+	planes, err := numberList(c.String("planes"), limit)
+	if err != nil {
+		return err
+	}
+	return e.capture(c, t, serve.CaptureArgs{NIC: name, Planes: planes, SnapLen: c.Int("snaplen")})
+}
+
+// capture has a daemon capture and copies what it writes.
+func (e *env) capture(c *cli.Context, t *target, a serve.CaptureArgs) (err error) {
 	out := e.out
 	if name := c.String("write"); name != "-" {
 		f, errOpen := os.Create(name)
@@ -220,7 +263,7 @@ func (e *env) capture(c *cli.Context) (err error) {
 		out = f
 	}
 	var started serve.CaptureStarted
-	if err := t.call("capture", "", serve.CaptureArgs{Host: h.Name, Planes: planes, SnapLen: c.Int("snaplen")}, &started); err != nil {
+	if err := t.call("capture", "", a, &started); err != nil {
 		return err
 	}
 	spool, err := os.Open(started.File)

@@ -384,9 +384,17 @@ func manage(t *testing.T) {
 		t.Errorf("events:\n%s", out)
 	}
 	file := filepath.Join(t.TempDir(), "a.pcapng")
-	must(t, "lab", "capture", "a", "--plane", "0", "-w", file, "--for", "50ms")
-	if text, err := os.ReadFile(file); err != nil || !bytes.HasPrefix(text, []byte{0x0a, 0x0d, 0x0d, 0x0a}) {
-		t.Errorf("capture: %d bytes, %v", len(text), err)
+	for _, args := range [][]string{{"lab", "capture", "a"}, {"capture", "--nic", "b/mr0"}} {
+		os.Remove(file)
+		must(t, append(args, "--plane", "0", "-w", file, "--for", "50ms")...)
+		if text, err := os.ReadFile(file); err != nil || !bytes.HasPrefix(text, []byte{0x0a, 0x0d, 0x0d, 0x0a}) {
+			t.Errorf("%v: %d bytes, %v", args, len(text), err)
+		}
+	}
+	for _, args := range [][]string{{"capture", "-w", file}, {"capture", "--nic", "a/mr0"}, {"capture", "--nic", "a/mr0", "--plane", "4", "-w", file}, {"up", "--addr", "10.9.9.9/24", "--capture", "-"}} {
+		if out, code := nicemu(args...); code != 2 {
+			t.Errorf("%v: exit %d\n%s", args, code, out)
+		}
 	}
 }
 

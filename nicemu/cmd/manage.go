@@ -55,6 +55,7 @@ func (e *env) managementCommands() []*cli.Command {
 			Description: example("nicemu plane down 2 --nic a/mr0", "nicemu plane up 2 --nic a/mr0"),
 			Flags:       flags(), Action: e.plane, BashComplete: completeWords(func() []string { return []string{"up", "down"} }),
 		},
+		e.captureCommand(),
 	}, e.pathCommands(flags)...)
 }
 

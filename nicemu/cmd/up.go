@@ -38,6 +38,7 @@ func (e *env) upCommand() *cli.Command {
 			&cli.StringFlag{Name: "socket", Usage: "path of the control socket"},
 			&cli.StringFlag{Name: "group", Usage: "let this group use the NIC too"},
 			&cli.StringFlag{Name: "dma", Usage: "how programs' memory is reached: auto, or assist (each program copies by itself: slower, and a wait for its memory is bounded)", Value: "auto"},
+			&cli.StringFlag{Name: "capture", Usage: "write all that the planes send and receive to this pcapng file, from the first packet to the last"},
 			&cli.BoolFlag{Name: "detach", Aliases: []string{"d"}, Usage: "leave the daemon running in the background (the default)"},
 			&cli.BoolFlag{Name: "foreground", Usage: "stay, show the log, end the NIC on Ctrl-C (for systemd)"},
 			jsonFlag(),
@@ -69,8 +70,12 @@ func (e *env) up(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	capture, err := serve.CheckCapture(c.String("capture"))
+	if err != nil {
+		return err
+	}
 	o := lab.NICOptions{
-		NIC: nic, Socket: c.String("socket"), Group: c.String("group"), DMA: dma, Version: e.version,
+		Capture: capture, NIC: nic, Socket: c.String("socket"), Group: c.String("group"), DMA: dma, Version: e.version,
 		Note: func(s string) { e.note("%s", s) },
 	}
 	s, err := lab.UpNIC(c.Context, o)

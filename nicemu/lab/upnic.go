@@ -20,6 +20,7 @@ type NICOptions struct {
 	Socket  string // "" = the usual place
 	Group   string
 	DMA     string // as serve.Config.DMA
+	Capture string // as serve.Config.Capture
 	Version string
 	Note    func(string)
 }
@@ -64,7 +65,7 @@ func UpNIC(ctx context.Context, o NICOptions) (*State, error) {
 	s.Hosts = []Host{{Name: host, NICs: []NIC{nic}}}
 	cfg := &serve.Config{
 		Name: name, Socket: socket, Group: o.Group, DMA: o.DMA, Transport: s.Transport, Version: o.Version, Seed: serve.SecretSeed(), Private: true,
-		Spool: filepath.Join(dir, "spool"), NICs: []serve.NIC{o.NIC},
+		Spool: filepath.Join(dir, "spool"), Capture: o.Capture, NICs: []serve.NIC{o.NIC},
 	}
 	if err := os.MkdirAll(cfg.Spool, 0o700); err != nil {
 		return nil, err

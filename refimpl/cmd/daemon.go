@@ -191,7 +191,9 @@ func harmless(line string) bool {
 // endEAL gives back what the environment took, files included: they would stay for whoever starts next under that name.
 func endEAL(args []string) {
 	dir := dpdkx.RuntimeDir()
-	if err := eal.Cleanup(); err != nil {
+	if !dpdkx.ParkInterrupts() {
+		fmt.Fprintln(os.Stderr, "DPDK's interrupt thread does not stop: its environment is left as it is")
+	} else if err := eal.Cleanup(); err != nil {
 		fmt.Fprintf(os.Stderr, "the end of DPDK's environment: %v\n", err)
 	}
 	if strings.HasPrefix(filepath.Base(dir), "mroce-") { // one that we named

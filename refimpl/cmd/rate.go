@@ -71,10 +71,8 @@ func (e *env) rate(c *cli.Context) error {
 	if err := dpdkx.BindThread(core); err != nil {
 		return err
 	}
-	for start := time.Now(); !p.LinkUp(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > 20*time.Second {
-			return fail.Failf("no link: nobody is at the other end")
-		}
+	if !p.AwaitLink(20 * time.Second) {
+		return fail.Failf("no link: nobody is at the other end")
 	}
 	r, start := Rate{}, time.Now()
 	if side == "send" {

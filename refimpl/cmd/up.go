@@ -43,6 +43,7 @@ func (e *env) upCommand() *cli.Command {
 			&cli.StringFlag{Name: "socket", Usage: "path of the control socket"},
 			&cli.StringFlag{Name: "group", Usage: "let this group use the NIC too"},
 			&cli.StringFlag{Name: "dma", Usage: "how programs' memory is reached: auto, or assist", Value: "auto"},
+			&cli.StringFlag{Name: "capture", Usage: "write all that the planes send and receive to this pcapng file, from the first packet to the last"},
 			&cli.BoolFlag{Name: "foreground", Usage: "stay, show the log, end the NIC on Ctrl-C (for systemd)"},
 			jsonFlag(),
 		},
@@ -146,13 +147,17 @@ func (e *env) up(c *cli.Context) error {
 	if err := serve.CheckGroup(c.String("group")); err != nil {
 		return err
 	}
+	capture, err := serve.CheckCapture(c.String("capture"))
+	if err != nil {
+		return err
+	}
 	s, err := e.room(nic, c.String("socket"))
 	if err != nil {
 		return err
 	}
 	cfg := &config{Busy: poll == "busy", Config: serve.Config{
 		Name: s.Name, Socket: s.Socket, Group: c.String("group"), DMA: dma, Transport: nic.Transport, Version: e.version, Seed: serve.SecretSeed(), Private: true,
-		Spool: filepath.Join(s.dir, "spool"), NICs: []serve.NIC{nic},
+		Spool: filepath.Join(s.dir, "spool"), Capture: capture, NICs: []serve.NIC{nic},
 	}}
 	if cfg.EAL, cfg.Core, err = ealArgs(c.Args().Slice(), s.unique(), s.Wires, e.note); err != nil {
 		return fail.Usagef("%w", err)

@@ -42,6 +42,7 @@ struct mr_queue {
     uint16_t spares; /* buffers in hand */
     uint32_t room;   /* from the beginning of a buffer to its mbuf */
     struct rte_mempool *pool;
+    struct mr_guard *guard;
     uint64_t no_spare; /* how often the pool could not fill up the spares */
     uint64_t tx_refused;
     struct mr_rx rx[MR_BURST];
@@ -74,7 +75,9 @@ static inline uint16_t mr_rx_burst(struct mr_queue *q, uint16_t want) {
 
     if (q->held > 0)
         rte_pktmbuf_free_bulk(q->rx_mbufs, q->held);
+    mr_burst_begin(q->guard);
     n = rte_eth_rx_burst(q->port, q->queue, q->rx_mbufs, RTE_MIN(want, (uint16_t)MR_BURST));
+    mr_burst_end(q->guard);
     for (i = 0; i < n; i++)
         rte_prefetch0(rte_pktmbuf_mtod(q->rx_mbufs[i], void *));
     for (i = 0; i < n; i++) {
@@ -113,8 +116,11 @@ static inline uint16_t mr_tx_burst(struct mr_queue *q, uint16_t n) {
         }
         q->tx_mbufs[i] = m;
     }
-    if (n > 0)
+    if (n > 0) {
+        mr_burst_begin(q->guard);
         sent = rte_eth_tx_burst(q->port, q->queue, q->tx_mbufs, n);
+        mr_burst_end(q->guard);
+    }
     q->tx_refused += (uint64_t)(n - sent);
     if (q->spares < MR_SPARES / 2)
         mr_refill(q, MR_SPARES - (unsigned int)(n - sent));
@@ -124,12 +130,16 @@ static inline uint16_t mr_tx_burst(struct mr_queue *q, uint16_t n) {
 /* Sends one packet by itself, whatever is in tx. */
 static inline int mr_tx_one(struct mr_queue *q, uint8_t *buf, uint16_t at, uint16_t len) {
     struct rte_mbuf *m = mr_mbuf_of(q, buf);
+    uint16_t sent;
 
     m->data_off = at;
     m->data_len = len;
     m->pkt_len = len;
     m->ol_flags = 0;
-    return rte_eth_tx_burst(q->port, q->queue, &m, 1) == 1;
+    mr_burst_begin(q->guard);
+    sent = rte_eth_tx_burst(q->port, q->queue, &m, 1);
+    mr_burst_end(q->guard);
+    return sent == 1;
 }
 
 /* Gives back everything that the queue holds. */
@@ -142,6 +152,7 @@ static inline void mr_queue_drain(struct mr_queue *q) {
         rte_pktmbuf_free(mr_mbuf_of(q, q->spare[i]));
     q->held = 0;
     q->spares = 0;
+    mr_guard_give(q->guard);
 }
 
 #endif

@@ -15,18 +15,6 @@ map_page(void)
 }
 
 static void
-burst_begin(void)
-{
-	mr_burst_begin();
-}
-
-static void
-burst_end(void)
-{
-	mr_burst_end();
-}
-
-static void
 touch(volatile char *p)
 {
 	*p = 1;
@@ -44,6 +32,11 @@ func unmapPage(p unsafe.Pointer) { C.munmap(p, 4096) }
 
 func touch(p unsafe.Pointer) { C.touch((*C.char)(p)) }
 
-func burstBegin() { C.burst_begin() }
-
-func burstEnd() { C.burst_end() }
+// underBurst has a burst under way for as long as f runs.
+func underBurst(f func()) {
+	g := C.mr_guard_take()
+	defer C.mr_guard_give(g)
+	C.mr_burst_begin(g)
+	defer C.mr_burst_end(g)
+	f()
+}

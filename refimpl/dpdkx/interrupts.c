@@ -4,8 +4,14 @@
 // clang-format on
 /* SPDX-License-Identifier: Apache-2.0 */
 
+#define ALLOW_EXPERIMENTAL_API /* what describes an interrupt: rte_intr_instance_alloc and its kin */
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <rte_alarm.h>
 #include <rte_ethdev.h>
+#include <rte_interrupts.h>
 
 #include "interrupts.h"
 
@@ -31,4 +37,31 @@ int mr_turn_ask(struct mr_turn *t, bool stop, bool start) {
 
 int mr_turn_state(const struct mr_turn *t) {
     return __atomic_load_n(&t->state, __ATOMIC_ACQUIRE);
+}
+
+static int parked;
+
+static void park(void *arg) {
+    (void)arg;
+    __atomic_store_n(&parked, 1, __ATOMIC_RELEASE);
+    for (;;)
+        pause();
+}
+
+/* By an interrupt of its own: the end of the environment waits for alarms to come to an end. */
+int mr_park_ask(void) {
+    static const uint64_t one = 1;
+    struct rte_intr_handle *h = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int err = -1;
+
+    if (h != NULL && fd >= 0 && rte_intr_fd_set(h, fd) == 0 && rte_intr_type_set(h, RTE_INTR_HANDLE_EXT) == 0)
+        err = rte_intr_callback_register(h, park, NULL);
+    if (err == 0 && write(fd, &one, sizeof(one)) != sizeof(one))
+        err = -1;
+    return err;
+}
+
+bool mr_parked(void) {
+    return __atomic_load_n(&parked, __ATOMIC_ACQUIRE) != 0;
 }

@@ -68,11 +68,19 @@ func (t *Turn) Close(running bool) bool {
 	return true
 }
 
-func (t *Turn) wait() bool {
-	for end := time.Now().Add(turnLimit); t.State() == TurnAsked; time.Sleep(50 * time.Microsecond) {
+func (t *Turn) wait() bool { return await(func() bool { return t.State() != TurnAsked }) }
+
+func await(done func() bool) bool {
+	for end := time.Now().Add(turnLimit); !done(); time.Sleep(50 * time.Microsecond) {
 		if time.Now().After(end) {
 			return false
 		}
 	}
 	return true
+}
+
+// ParkInterrupts stops the thread on which drivers hear of their peers, for good: what comes before the end of the environment
+// (eal.Cleanup), which takes that thread's memory away. False: it did not come round to it, and the environment must stay.
+func ParkInterrupts() bool {
+	return C.mr_park_ask() == 0 && await(func() bool { return bool(C.mr_parked()) })
 }

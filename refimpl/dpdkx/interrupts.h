@@ -22,4 +22,9 @@ struct mr_turn {
 int mr_turn_ask(struct mr_turn *t, bool stop, bool start);
 int mr_turn_state(const struct mr_turn *t);
 
+/* The interrupt thread stays for good where nothing can happen to it: rte_eal_cleanup unmaps the memory that its
+ * descriptions of interrupts lie in, and does not end it (DPDK 22.11). */
+int mr_park_ask(void);
+bool mr_parked(void);
+
 #endif

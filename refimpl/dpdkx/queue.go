@@ -72,6 +72,7 @@ func NewQueue(port ethdev.Port, q uint16, pool *Pool) *Queue {
 	c := (*C.struct_mr_queue)(C.calloc(1, C.sizeof_struct_mr_queue))
 	c.port, c.queue, c.pool = C.uint16_t(port), C.uint16_t(q), pool.c()
 	c.room = C.uint32_t(pool.room)
+	c.guard = C.mr_guard_take()
 	return &Queue{c: c, pool: pool, size: pool.dataRoom}
 }
 

@@ -5,6 +5,7 @@ package wire
 import (
 	"time"
 
+	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/refimpl/dpdkx"
 )
@@ -12,6 +13,19 @@ import (
 // The rate of bare frames, without a protocol: the ceiling of what a NIC over this port can do.
 
 const rateBurst = 32
+
+// AwaitLink waits until somebody is at the other end; it reports false when nobody is within the time.
+func (p *Port) AwaitLink(limit time.Duration) bool {
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		p.now = mono.Time(time.Since(start)) // by which a memif's client dials again
+		if p.LinkUp() {
+			return true
+		}
+		if time.Since(start) > limit {
+			return false
+		}
+	}
+}
 
 // SendFrames sends copies of a frame, as fast as the port takes them, for a while, and returns how many it took. Each is copied
 // into its buffer, as a payload would be.

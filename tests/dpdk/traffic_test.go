@@ -3,13 +3,22 @@
 package dpdk
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/google/gopacket/pcapgo"
 
 	"github.com/metaroce/metaroce/daemon/api"
 	"github.com/metaroce/metaroce/tools/bed"
@@ -208,4 +217,108 @@ func newer(a, b string) bool {
 	fa, errA := os.Stat(a)
 	fb, errB := os.Stat(b)
 	return errA == nil && errB == nil && fa.ModTime().After(fb.ModTime())
+}
+
+// TestCapture: both daemons write from their first packet to their last, and a command takes one plane of a running one.
+func TestCapture(t *testing.T) {
+	installed(t, "ib_write_bw")
+	s := newStation(t)
+	files := []string{filepath.Join(s.dir, "a.pcapng"), filepath.Join(s.dir, "b.pcapng"), filepath.Join(s.dir, "c.pcapng")}
+	a := s.up("a", "10.0.0.1", s.memif("server", 2), "--capture", files[0])
+	b := s.up("b", "10.0.0.2", s.memif("client", 2), "--capture", files[1])
+	a.await(2)
+	b.await(2)
+	perftest(a, b, "ib_write_bw", "-n", "50")
+	out, err := s.command(10*time.Second, build(t, "bin/nicemu"), "capture", "--nic", "a/mr0", "-w", files[2], "--for", "1s").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "is running") {
+		t.Errorf("a second capture of the same planes: %v\n%s", err, out)
+	}
+	if out, rc := s.try("down", "--all"); rc != 0 {
+		t.Fatalf("down: exit %d\n%s", rc, out)
+	}
+	for i, f := range files[:2] {
+		sent, received := packets(t, f, []string{a.addr, b.addr}[i])
+		if sent < 20 || received < 20 {
+			t.Errorf("%s: %d packets sent, %d received", f, sent, received)
+		}
+	}
+	a = s.up("a", "10.0.0.1", s.memif("server", 2))
+	b = s.up("b", "10.0.0.2", s.memif("client", 2))
+	a.await(2)
+	b.await(2)
+	tap := s.command(20*time.Second, build(t, "bin/nicemu"), "capture", "--nic", "a/mr0", "--plane", "1", "-w", files[2])
+	if err := tap.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "a capture", func() bool { st, err := os.Stat(files[2]); return err == nil && st.Size() > 0 })
+	perftest(a, b, "ib_write_bw", "-n", "200")
+	_ = tap.Process.Signal(syscall.SIGTERM)
+	if err := tap.Wait(); err != nil {
+		t.Error(err)
+	}
+	if sent, received := packets(t, files[2], a.addr); sent+received < 50 {
+		t.Errorf("plane 1: %d packets sent, %d received", sent, received)
+	}
+}
+
+// packets counts the UDP packets of a file from and to an address.
+func packets(t *testing.T, file, addr string) (sent, received int) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	for {
+		data, _, err := r.ReadPacketData()
+		if errors.Is(err, io.EOF) {
+			return sent, received
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		p := gopacket.NewPacket(data, layers.LayerTypeEthernet, gopacket.Default)
+		ip, _ := p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
+		if ip == nil || p.Layer(layers.LayerTypeUDP) == nil {
+			continue
+		}
+		if ip.SrcIP.String() == addr {
+			sent++
+		}
+		if ip.DstIP.String() == addr {
+			received++
+		}
+	}
+}
+
+// TestRate: bare frames between two processes, whichever ends first; both end well, though each loses its peer under way.
+func TestRate(t *testing.T) {
+	s := newStation(t)
+	rounds := 3
+	if full() {
+		rounds = 20
+	}
+	for i := range rounds {
+		rate := func(role, side, d string) *exec.Cmd {
+			wire := fmt.Sprintf("dpdk:net_memif0,role=%s,socket=%s/rate%d.sock", role, s.dir, i)
+			return s.command(30*time.Second, build(t, "bin/mroce-dpdk"), "rate", "--json", "--for", d, "--wire", wire, side)
+		}
+		var out bytes.Buffer
+		receive := rate("server", "receive", "200ms")
+		receive.Stdout, receive.Stderr = &out, &out
+		if err := receive.Start(); err != nil {
+			t.Fatal(err)
+		}
+		text, err := rate("client", "send", []string{"100ms", "200ms", "300ms"}[i%3]).CombinedOutput()
+		if err != nil {
+			t.Errorf("round %d: send: %v\n%s", i, err, text)
+		}
+		if err := receive.Wait(); err != nil || !strings.Contains(out.String(), `"frames":`) {
+			t.Errorf("round %d: receive: %v\n%s", i, err, out.String())
+		}
+	}
 }
