@@ -30,7 +30,8 @@ type assocRx struct {
 	trims    []wire.TrimBlock
 	limits   []*QP
 	planes   [maxPlanes]rxPlane
-	count    int // data packets since the last ack
+	count    int    // data packets since the last ack
+	got      uint32 // data packets of the association; wraps
 	ackNow   bool
 	twin     bool // the next ack goes out on two planes: it ends a message, or answers a request
 	ackDue   mono.Time
@@ -44,7 +45,8 @@ type assocRx struct {
 type rxPlane struct {
 	bytes    uint32
 	lastData mono.Time
-	news     bool // data came since its last block
+	last     uint32 // which of the association's packets was the last one here
+	news     bool   // data came since its last block
 }
 
 // refusal is a refusal block with the number of acks that still have to carry it.
@@ -91,7 +93,8 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	pl := &r.planes[p.Plane]
 	//= MR-REL-025
 	pl.bytes += uint32(n)
-	pl.lastData, pl.news = e.now, true
+	r.got++
+	pl.lastData, pl.last, pl.news = e.now, r.got, true
 	r.lastRx = int(p.Plane)
 	r.count++
 	r.a.planes[p.Plane].wantBase()
@@ -302,14 +305,25 @@ func (a *assoc) sendAcks(b *pkt.Batch) {
 	a.reschedule()
 }
 
-// ackPlane is the plane that data came on, or the n-th living one after it.
+// ackPlane is the plane that data came on, or the n-th living one after it. Who only receives hears nothing of its ACKs that get
+// lost: a plane that the peer leaves out may be one that does not carry them either.
 func (r *assocRx) ackPlane(n int) int {
-	a := r.a
+	a, silent := r.a, -1
 	for i := range a.planes {
 		p := (r.lastRx + n + i) % len(a.planes)
-		if a.planes[p].state == planeActive && a.planes[p].linkUp() {
+		if a.planes[p].state != planeActive || !a.planes[p].linkUp() {
+			continue
+		}
+		//= MR-PATH-027
+		if r.got-r.planes[p].last < ackHeard {
 			return p
 		}
+		if silent < 0 {
+			silent = p
+		}
+	}
+	if silent >= 0 {
+		return silent
 	}
 	for i := range a.planes {
 		if p := (r.lastRx + n + i) % len(a.planes); a.planes[p].state != planeAbsent {

@@ -14,6 +14,7 @@ const (
 	gapTolerance  = 3             // later acknowledged packets of a path that make a packet lost
 	maxTolerance  = 64            // after doublings for late acks
 	ackEvery      = 8             // packets of the association
+	ackHeard      = 64            // packets of the association: a plane that had none of them is not chosen for acks
 	tailMin       = 64            // bytes that the last packet of a longer WRITE carries at least
 	ageLimit      = 250 * mono.Millisecond
 	clockTrust    = 10 * mono.Second      // how long stamps of the peer are compared: they wrap, and half of that is 34 s
