@@ -297,6 +297,35 @@ func TestSpecPlaneBlocks(t *testing.T) {
 	}
 }
 
+// TestSpecAckPlanes: under loss ACKs alternate between planes, but leave out one that the peer has left out for a while: who only
+// receives would never hear that it carries nothing.
+func TestSpecAckPlanes(t *testing.T) {
+	f, q := receiver(t, Config{Seed: 8, Planes: 3})
+	var early, late [3]int
+	for psn := range uint32(200) {
+		if psn == 2 {
+			f.seq[0]++ // a gap
+		}
+		h := to(q, wire.OpWrite, psn, "A")
+		h.Path, h.RKey = uint16(psn%2*2)<<8, 7
+		for _, x := range of(f.deliver(f.packet(h, nil)), wire.OpAck) {
+			if psn < 50 {
+				early[x.Plane]++
+			} else if psn >= 100 {
+				late[x.Plane]++
+			}
+		}
+	}
+	//= MR-REL-024
+	if early[1] < 10 {
+		t.Errorf("at first: ACKs by plane %v", early)
+	}
+	//= MR-PATH-027
+	if late[1] != 0 || late[0] < 50 || late[2] < 50 {
+		t.Errorf("plane 1 was silent: ACKs by plane %v", late)
+	}
+}
+
 // TestSpecLimits: when a receive limit is told, and to whom.
 func TestSpecLimits(t *testing.T) {
 	f, q := receiver(t, Config{Seed: 9})
