@@ -250,6 +250,7 @@ const (
 	wrPerQueue = 64                    // work requests of one queue in a turn
 	wrPerStep  = 512                   // work requests in all
 	txPerStep  = 4                     // bursts to send
+	heldRoom   = 128                   // packets that a wire refused: a burst of anything, and answers for the peers meanwhile
 	stuckWire  = 1 * mono.Millisecond  // a wire that takes nothing for so long loses what it was offered
 	linkCheck  = 10 * mono.Millisecond // how often the wires are asked for their link
 )

@@ -17,6 +17,8 @@ type Engine interface {
 	// Transmit appends packets to b until it is full or nothing may go.
 	Transmit(now mono.Time, b *pkt.Batch)
 	SetPlane(now mono.Time, plane int, up bool)
+	// SetBusy says which planes' queues to the wire are full, a bit each, until the next call: no data is wanted for them.
+	SetBusy(planes uint32)
 	// CreateQP makes a QP, or returns nil when the engine does not have its service.
 	CreateQP(qpn uint32, c EngineQPConfig) EngineQP
 }

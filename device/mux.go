@@ -224,6 +224,14 @@ func (m *mux) SetPlane(now mono.Time, plane int, up bool) {
 	m.ib.SetPlane(now, plane, up)
 }
 
+// SetBusy implements Engine.
+func (m *mux) SetBusy(planes uint32) {
+	if m.mr != nil {
+		m.mr.SetBusy(planes)
+	}
+	m.ib.SetBusy(planes)
+}
+
 // CountersJSON are the counters of both engines and of the choice between them.
 func (m *mux) CountersJSON() any {
 	all := map[string]any{

@@ -45,6 +45,7 @@ func (e *noteEngine) HandlePackets(_ mono.Time, ps []pkt.Packet) { e.packets += 
 func (e *noteEngine) HandleTimers(mono.Time)                     {}
 func (e *noteEngine) NextTimeout() mono.Time                     { return mono.Never }
 func (e *noteEngine) SetPlane(mono.Time, int, bool)              {}
+func (e *noteEngine) SetBusy(uint32)                             {}
 func (e *noteEngine) CountersJSON() any                          { return map[string]any{e.name: 1} }
 func (q *noteQP) ToInit()                                        { q.state = Init }
 func (q *noteQP) ToRTS(_ mono.Time, a RTSAttr)                   { q.state, q.rts = RTS, a }

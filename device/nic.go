@@ -84,7 +84,7 @@ func New(cfg Config) (*NIC, error) {
 		//= MR-PATH-001
 		p.SetAddrs(cfg.Addrs)
 		pl := &plane{index: uint8(i), port: p, caps: p.Caps(), admin: true, up: true,
-			gate: rxGate{waits: len(p.FDs()) > 0}, held: pkt.NewBatch(pkt.Burst, cfg.packetMax())}
+			gate: rxGate{waits: len(p.FDs()) > 0}, held: pkt.NewBatch(heldRoom, cfg.packetMax())}
 		n.planes = append(n.planes, pl)
 		ec.Planes = append(ec.Planes, pl.caps)
 	}

@@ -1,12 +1,15 @@
 package device
 
 import (
+	"math/bits"
 	"net/netip"
 
 	"github.com/metaroce/metaroce/internal/mono"
 	"github.com/metaroce/metaroce/internal/pkt"
 	"github.com/metaroce/metaroce/transport"
 )
+
+const _ = uint(heldRoom - 2*pkt.Burst) // and no less
 
 // plane is one wire of the NIC and what the device keeps for it.
 type plane struct {
@@ -245,19 +248,21 @@ func flowHash(f []byte) uint32 {
 	return h ^ h>>15
 }
 
-// transmit offers held packets again, then lets the engine fill bursts.
+// transmit offers held packets again, then lets the engine fill bursts, with data for the planes only that take it.
 func (n *NIC) transmit() bool {
 	worked := false
-	for round := range txPerStep {
-		blocked := false
+	for range txPerStep {
+		busy, full := uint32(0), false
 		for _, p := range n.planes {
 			if p.held.N > 0 && !n.offerHeld(p) {
-				blocked = true
+				busy |= 1 << p.index
+				full = full || p.held.N > heldRoom-pkt.Burst // a burst more might not find room
 			}
 		}
-		if blocked { // the engine would only fill what cannot go
+		if full || bits.OnesCount32(busy) == len(n.planes) { // the engine would only fill what cannot go
 			return worked
 		}
+		n.eng.SetBusy(busy)
 		n.batch.Reset()
 		n.eng.Transmit(n.now, n.batch)
 		if n.batch.N == 0 {
@@ -268,7 +273,6 @@ func (n *NIC) transmit() bool {
 		if n.batch.N < pkt.Burst && len(n.loop) == 0 {
 			return worked
 		}
-		_ = round
 	}
 	return worked
 }
@@ -323,9 +327,10 @@ func (n *NIC) send(pl *plane, ps []pkt.Packet) {
 		pl.C.TxDropped += uint64(len(ps))
 		return
 	}
-	k := pl.port.TxBurst(n.now, ps)
-	n.sent(pl, ps[:k])
-	if k > 0 || pl.held.N == 0 {
+	k := 0
+	if pl.held.N == 0 { // else it goes behind what is held
+		k = pl.port.TxBurst(n.now, ps)
+		n.sent(pl, ps[:k])
 		pl.heldAt = n.now
 	}
 	for i := range ps[k:] {
@@ -354,7 +359,7 @@ func (n *NIC) sent(pl *plane, ps []pkt.Packet) {
 func (n *NIC) offerHeld(pl *plane) bool {
 	h, k := pl.held, 0
 	if pl.admin {
-		k = pl.port.TxBurst(n.now, h.Pkts[:h.N])
+		k = pl.port.TxBurst(n.now, h.Pkts[:min(h.N, pkt.Burst)])
 	}
 	n.sent(pl, h.Pkts[:k])
 	switch {

@@ -131,6 +131,75 @@ func TestStuckWire(t *testing.T) {
 	w.want(a, 3, transport.OK)
 }
 
+// TestFullWire: while one plane's wire takes nothing, the others go on, and nothing is lost.
+func TestFullWire(t *testing.T) {
+	for _, policy := range []device.Policy{device.OnlyMetaRoCE, device.OnlyRoCEv2} {
+		w := newWorldOf(t, false, policy)
+		w.nics = nil
+		var first []*devicetest.Wire // of the first NIC, by plane
+		var ports [2][]device.Port
+		for range 2 {
+			x, y := devicetest.NewWire(4300)
+			first = append(first, x)
+			ports[0], ports[1] = append(ports[0], x), append(ports[1], y)
+		}
+		for i := range ports {
+			n, err := device.New(device.Config{Name: string(rune('a'+i)) + "/mr0", Dev: "mr0", Seed: uint64(i + 1), Instance: 1, Ports: ports[i], Transport: policy,
+				Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.nics = append(w.nics, n)
+		}
+		w.step(1)
+		a, b := newProg(t, w.nics[0]), newProg(t, w.nics[1])
+		var qs []*qpair
+		for range 16 { // RoCEv2's are on one plane each
+			qa, qb := a.qp(), b.qp()
+			a.up(qa, b.nic.Addrs()[0], qb.QPN())
+			b.up(qb, a.nic.Addrs()[0], qa.QPN())
+			qs = append(qs, qa)
+		}
+		write := func() {
+			for _, q := range qs {
+				q.SQ.PutSend(hostq.SQE{WRID: 1, Opcode: hostq.WRWrite, Flags: hostq.SendSignaled, RKey: b.mr.Key(), RemoteAddr: ramBase}, nil, a.sge(0, 50000))
+				q.SQ.Ring()
+			}
+		}
+		done := func(steps int) (n int) {
+			for range steps {
+				w.step(1)
+				for e, ok := a.CQ.Poll(); ok; e, ok = a.CQ.Poll() {
+					if transport.Status(e.Status) != transport.OK {
+						t.Fatalf("%v: %v", policy, transport.Status(e.Status))
+					}
+					n++
+				}
+			}
+			return n
+		}
+		write()
+		if n := done(2000); n != len(qs) {
+			t.Fatalf("%v: %d of %d", policy, n, len(qs))
+		}
+		first[0].Refuse = true
+		other := w.nics[0].Planes()[1].Device.TxPackets
+		write()
+		done(20)
+		if now := w.nics[0].Planes()[1].Device.TxPackets; now < other+50 {
+			t.Errorf("%v: %d packets on the other plane", policy, now-other)
+		}
+		if p := w.nics[0].Planes()[0].Device; p.TxRefused == 0 || p.TxDropped != 0 {
+			t.Errorf("%v: refused %d, dropped %d", policy, p.TxRefused, p.TxDropped)
+		}
+		first[0].Refuse = false
+		done(5000)
+		if p := w.nics[0].Planes()[0].Device; p.TxDropped != 0 {
+			t.Errorf("%v: dropped %d", policy, p.TxDropped)
+		}
+	}
+}
+
 // TestDrain: SQD holds what is posted, tells when all is done, and goes on with RTS.
 func TestDrain(t *testing.T) {
 	for _, double := range []bool{true, false} {

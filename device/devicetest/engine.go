@@ -62,6 +62,9 @@ func (e *Engine) HandleTimers(mono.Time) {}
 // SetPlane does nothing.
 func (e *Engine) SetPlane(mono.Time, int, bool) {}
 
+// SetBusy implements device.Engine.
+func (e *Engine) SetBusy(uint32) {}
+
 // NextTimeout is at once while requests wait for a receive.
 func (e *Engine) NextTimeout() mono.Time {
 	if len(e.work) > 0 {

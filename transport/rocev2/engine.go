@@ -42,6 +42,7 @@ type Engine struct {
 	timers timerq.Queue[QP]
 	ctl    qpRing // QPs with an answer or a CNP to send
 	rr     int    // plane whose turn is first
+	busy   uint32 // planes whose queue to the wire is full
 
 	in  rx
 	out tx
@@ -149,6 +150,9 @@ func (e *Engine) NextTimeout() mono.Time {
 	e.lastNext = t
 	return t
 }
+
+// SetBusy says which planes' queues to the wire are full, a bit each: requests and datagrams of QPs there wait for the next call.
+func (e *Engine) SetBusy(planes uint32) { e.busy = planes }
 
 // SetPlane reports a change of a plane's link. QPs move away from a plane that is down, and back.
 func (e *Engine) SetPlane(now mono.Time, plane int, up bool) {

@@ -62,7 +62,9 @@ func (e *Engine) Transmit(now mono.Time, b *pkt.Batch) {
 	}
 	e.transmitMADs(b)
 	for i := range e.planes {
-		e.transmitPlane((e.rr+i)%len(e.planes), b)
+		if plane := (e.rr + i) % len(e.planes); e.busy>>plane&1 == 0 {
+			e.transmitPlane(plane, b)
+		}
 	}
 	e.rr = (e.rr + 1) % len(e.planes)
 	e.finishTx(b)

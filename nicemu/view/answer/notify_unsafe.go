@@ -1,6 +1,7 @@
 package answer
 
 import (
+	"errors"
 	"os"
 	"unsafe"
 
@@ -84,7 +85,7 @@ func give(fd int, id uint64, src int, cloexec bool) error {
 		a.dstFlag = unix.O_CLOEXEC
 	}
 	there, err := ioctl(fd, ioctlAddFD, unsafe.Pointer(&a))
-	for err == unix.EINTR { // nothing was given
+	for errors.Is(err, unix.EINTR) { // nothing was given
 		there, err = ioctl(fd, ioctlAddFD, unsafe.Pointer(&a))
 	}
 	if err != nil {
