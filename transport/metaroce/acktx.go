@@ -33,6 +33,7 @@ type assocRx struct {
 	count    int    // data packets since the last ack
 	got      uint32 // data packets of the association; wraps
 	ackNow   bool
+	done     bool // the newest data packet was the last that its sender has for now
 	twin     bool // the next ack goes out on two planes: it ends a message, or answers a request
 	ackDue   mono.Time
 	lastRx   int // plane of the newest data
@@ -96,6 +97,7 @@ func (r *assocRx) arrived(p *pkt.Packet, rp *rxPath, h *wire.Header, n int) {
 	r.got++
 	pl.lastData, pl.last, pl.news = e.now, r.got, true
 	r.lastRx = int(p.Plane)
+	r.done = h.Flags&(wire.FlagAckReq|wire.FlagTail) == wire.FlagAckReq|wire.FlagTail
 	r.count++
 	r.a.planes[p.Plane].wantBase()
 	if d := int(serial.U32(h.Seq).Sub(serial.U32(rp.top))); !rp.came || d > 0 {

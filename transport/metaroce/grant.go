@@ -151,9 +151,13 @@ func (p *portRx) sent(a *assoc, plane int) {
 }
 
 // active counts the associations that sent something in the last time, and forgets the others.
-func (p *portRx) active(now mono.Time, plane int, recent mono.Duration) int {
+func (p *portRx) active(now mono.Time, plane int, recent, done mono.Duration) int {
 	keep := p.senders[:0]
 	for _, a := range p.senders {
+		recent := recent
+		if a.rx.done {
+			recent = min(recent, done)
+		}
 		if d := a.rx.planes[plane].lastData; d != 0 && now.Sub(d) <= recent && a.users > 0 {
 			keep = append(keep, a)
 		} else {
@@ -179,7 +183,7 @@ func (e *Engine) grantFor(a *assoc, plane int) uint32 {
 	if c > 0 {
 		recent += mono.Duration(2 * float64(p.inUse) * maxPayload / c * 1e9)
 	}
-	active := p.active(e.now, plane, recent)
+	active := p.active(e.now, plane, recent, rtt*3/2)
 	p.sending, p.granted = active, uint32(ring)
 	//= MR-CC-012
 	if active <= 1 {

@@ -202,3 +202,37 @@ func TestMeasuredRateOfLateLoops(t *testing.T) {
 		t.Errorf("measured %.1f Gbit/s, %.1f came", x.RateBps/1e9, came/1e9)
 	}
 }
+
+// TestSenderIsDone: who has sent the last packet that it has for now stops counting as a sender soon: grants of the others grow.
+func TestSenderIsDone(t *testing.T) {
+	w := New(Config{Seed: 2, Nodes: 3, Link: link.Spec{RateBps: 100e9, Delay: 5 * mono.Microsecond, Queue: 4 << 20},
+		Engine: func(c *metaroce.Config) { c.Planes[0].RateBps, c.FixedWindow = 100e9, 64<<10 }})
+	c := w.Nodes[2]
+	c.Keys[7] = Key{0, 4 << 20, true, true, true, false}
+	last := mono.Time(0)
+	for i := range 2 {
+		p, _ := w.Connect(w.Nodes[i], c, QPOptions{SQ: 64})
+		post := func() { p.Send(WR{Op: transport.OpWrite, N: 64 << 10, Key: 7}) }
+		p.OnSend = func(Completion) {
+			if i == 0 || w.Now < mono.Time(2*mono.Millisecond) {
+				post()
+			} else {
+				last = w.Now // its last data came half a round trip ago
+			}
+		}
+		post()
+	}
+	rtt := mono.Duration(0)
+	w.RunUntil(10*mono.Millisecond, func() bool {
+		rtt = w.Nodes[0].E.Assocs()[0].Planes[0].Base
+		return last != 0
+	})
+	if n := c.E.Ports()[0].Senders; n != 2 || last == 0 {
+		t.Fatalf("%d senders", n)
+	}
+	w.RunUntil(mono.Millisecond, func() bool { return c.E.Ports()[0].Senders == 1 })
+	//= MR-CC-013
+	if d := w.Now.Sub(last) + rtt/2; d > 2*rtt+rtt/2 || d < rtt {
+		t.Errorf("it counted for %v, a round trip is %v", d, rtt)
+	}
+}
