@@ -23,9 +23,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MAGIC      0x313054454e434d52ull /* and the version of what follows */
-#define REFUSED_NS 2000000000ll          /* a listener that is not there yet, or no more */
-#define RETRY_NS   20000000ll
+#define MAGIC        0x313054454e434d52ull /* and the version of what follows */
+#define REFUSED_NS   2000000000ll          /* a listener that is not there yet, or no more */
+#define UNREACHED_NS 10000000000ll         /* a network that loses packets */
+#define RETRY_NS     20000000ll
 enum { CANDIDATES = 16 };
 
 struct handle { /* what the library carries; key is of the end that connects */
@@ -249,6 +250,15 @@ static uint64_t random64(void) {
     return v;
 }
 
+/* Failures that pass: nobody listens yet, or, where the sockets' network loses packets as ours do, the kernel got no
+ * answer to three questions for the peer's link address. */
+static bool passes(const struct comm *c, int e, int64_t now) {
+    int64_t tried = now - (c->deadline - (int64_t)param(PARAM_CONNECT_SECONDS) * 1000000000);
+    if (e == ECONNREFUSED)
+        return tried < REFUSED_NS;
+    return (e == EHOSTUNREACH || e == ENETUNREACH || e == ETIMEDOUT) && tried < UNREACHED_NS && now < c->deadline;
+}
+
 static int tcp_start(struct comm *c) {
     if (c->fd >= 0)
         close(c->fd);
@@ -256,9 +266,13 @@ static int tcp_start(struct comm *c) {
     if (c->fd < 0)
         return comm_fail(c, NN_SYSTEM_ERROR, "socket: %s", strerror(errno));
     socket_options(c->fd);
-    if (connect(c->fd, (struct sockaddr *)&c->addr, address_len(&c->addr)) && errno != EINPROGRESS &&
-        errno != ECONNREFUSED)
-        return comm_fail(c, NN_REMOTE_ERROR, "connect: %s", strerror(errno));
+    if (!connect(c->fd, (struct sockaddr *)&c->addr, address_len(&c->addr)) || errno == EINPROGRESS)
+        return NN_OK;
+    int e = errno;
+    int64_t now = now_ns();
+    if (!passes(c, e, now))
+        return comm_fail(c, NN_REMOTE_ERROR, "connect: %s", strerror(e));
+    c->retry_at = now + RETRY_NS;
     return NN_OK;
 }
 
@@ -274,6 +288,8 @@ static int tcp_wait(struct comm *c) {
         c->retry_at = 0;
         if (tcp_start(c))
             return -1;
+        if (c->retry_at)
+            return 0;
     }
     if (poll(&p, 1, 0) != 1)
         return expired(c) ? -1 : 0;
@@ -284,8 +300,7 @@ static int tcp_wait(struct comm *c) {
         e = ECONNREFUSED;
     if (!e)
         return 1;
-    int64_t began = c->deadline - (int64_t)param(PARAM_CONNECT_SECONDS) * 1000000000;
-    if (e == ECONNREFUSED && now - began < REFUSED_NS) {
+    if (passes(c, e, now)) {
         c->retry_at = now + RETRY_NS;
         return 0;
     }
