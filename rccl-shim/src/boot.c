@@ -278,7 +278,7 @@ static int tcp_start(struct comm *c) {
 
 /* 1 connected, 0 not yet, -1 failed. */
 static int tcp_wait(struct comm *c) {
-    struct pollfd p = {.fd = c->fd, .events = POLLOUT};
+    struct pollfd p = {.events = POLLOUT};
     int e = 0;
     socklen_t len = sizeof e;
     int64_t now = now_ns();
@@ -291,9 +291,9 @@ static int tcp_wait(struct comm *c) {
         if (c->retry_at)
             return 0;
     }
+    p.fd = c->fd; /* another one after a new start */
     if (poll(&p, 1, 0) != 1)
         return expired(c) ? -1 : 0;
-    p.fd = c->fd;
     if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &e, &len))
         e = errno;
     if (!e && p.revents & POLLHUP)
