@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,27 +15,68 @@ import (
 	"github.com/metaroce/metaroce/internal/mono"
 )
 
-// Requests of connection management: package cm does the work, on the loop.
+// Requests of connection management: package cm does the work, on the first loop.
 
 // newCM makes the connection manager of the daemon's NICs and gives it their QPs 1.
 func (d *Daemon) newCM(seed uint64) {
-	cfg := cm.Config{
-		Seed: seed,
-		Send: func(now mono.Time, nic int, local, remote netip.Addr, mad *[cm.MADLen]byte) {
-			d.nics[nic].SendMAD(now, local, remote, mad)
-		},
-		Resolve: func(now mono.Time, nic int, local, remote netip.Addr) { d.nics[nic].Resolve(now, local, remote) },
-	}
+	cfg := cm.Config{Seed: seed, Send: d.sendMAD, Resolve: d.resolve}
 	for _, n := range d.nics {
 		cfg.NICs = append(cfg.NICs, cm.NIC{Name: n.Name(), GUID: n.GUID(), Addrs: n.Addrs(), MTU: n.ActiveMTU(), Reads: uint8(min(n.MaxReads(), 255))})
 	}
 	d.cm = cm.New(cfg)
 	for i, n := range d.nics {
-		n.OnMAD(func(now mono.Time, src, dst netip.Addr, mad []byte) { d.cm.HandleMAD(now, i, src, dst, mad) })
+		n.OnMAD(func(now mono.Time, src, dst netip.Addr, mad []byte) { d.gotMAD(now, i, src, dst, mad) })
 	}
 }
 
-// cmClient is what a connection has of connection management. Loop only.
+// madsMost is how many datagrams may be on their way between loops. More are lost, as on any wire: strangers send them.
+const madsMost = 4096
+
+// passMAD hands f to another loop.
+func (d *Daemon) passMAD(to *loop, f func()) {
+	if d.madsOut.Add(1) > madsMost {
+		d.madsOut.Add(-1)
+		d.madsLost.Add(1)
+		return
+	}
+	to.post(func() {
+		d.madsOut.Add(-1)
+		f()
+	})
+}
+
+// sendMAD sends a datagram of connection management from a NIC, on that NIC's loop.
+func (d *Daemon) sendMAD(now mono.Time, nic int, local, remote netip.Addr, mad *[cm.MADLen]byte) {
+	n, l := d.nics[nic], d.loopAt(nic)
+	if l.index == 0 {
+		n.SendMAD(now, local, remote, mad)
+		return
+	}
+	own := *mad
+	d.passMAD(l, func() { n.SendMAD(l.now(), local, remote, &own) })
+}
+
+// gotMAD takes a datagram that a NIC received to connection management. On that NIC's loop.
+func (d *Daemon) gotMAD(now mono.Time, nic int, src, dst netip.Addr, mad []byte) {
+	if d.loopAt(nic).index == 0 {
+		d.cm.HandleMAD(now, nic, src, dst, mad)
+		return
+	}
+	own := bytes.Clone(mad) // it lies in the packet
+	d.passMAD(d.loops[0], func() { d.cm.HandleMAD(d.clock.now(), nic, src, dst, own) })
+}
+
+// resolve lets a NIC ask where an address is before it is needed.
+func (d *Daemon) resolve(now mono.Time, nic int, local, remote netip.Addr) {
+	n, l := d.nics[nic], d.loopAt(nic)
+	if l.index == 0 {
+		n.Resolve(now, local, remote)
+		return
+	}
+	d.passMAD(l, func() { n.Resolve(l.now(), local, remote) })
+}
+
+// cmClient is what a connection has of connection management.
 type cmClient struct {
 	prog *cm.Program
 	fds  map[uint32]int // event channels by handle, the daemon's end
@@ -57,7 +99,7 @@ func (c *client) closeCM(now mono.Time) {
 func inCM[T hostq.Plain](f func(c *client, m *T, now mono.Time) ([]byte, error)) handler {
 	return decoded(func(c *client, m *T, _ []int) (a answer) {
 		a.err = unix.EIO
-		c.d.OnLoop(func(now mono.Time) {
+		c.d.loops[0].do(func(now mono.Time) {
 			if c.cm.prog == nil {
 				a.err = unix.EINVAL
 				return
@@ -152,15 +194,12 @@ func init() {
 func doCMSetup(c *client, m *hostq.CMSetup, _ []int) (a answer) {
 	list := text(m.NICs[:])
 	a.err = unix.EIO
-	c.d.OnLoop(func(mono.Time) {
+	c.d.loops[0].do(func(mono.Time) {
 		if c.cm.prog != nil {
 			a.err = unix.EINVAL
 			return
 		}
-		if c.pidfd >= 0 && !c.watched && c.d.loop.watch(c.pidfd, unix.EPOLLIN) == nil {
-			c.watched = true
-			c.d.loop.fds[int32(c.pidfd)] = c
-		}
+		c.d.loops[0].watchProgram(c)
 		var nics []int
 		for i, n := range c.d.nics {
 			if visible(list, n.Name(), n.Dev()) {
@@ -191,7 +230,7 @@ func doCMCreateChannel(c *client, _ *hostq.Handle, _ []int) (a answer) {
 	}
 	var ch *cm.Channel
 	a.err = unix.EIO
-	c.d.OnLoop(func(mono.Time) {
+	c.d.loops[0].do(func(mono.Time) {
 		if c.cm.prog == nil {
 			a.err = unix.EINVAL
 			return
@@ -394,5 +433,6 @@ func (d *Daemon) cmCounters(to map[string]uint64) {
 	to["mroce_cm_established_total"], to["mroce_cm_rejected_total"] = c.Established, c.Rejected
 	to["mroce_cm_retransmits_total"], to["mroce_cm_timeouts_total"], to["mroce_cm_stale_total"] = c.Retransmits, c.Timeouts, c.Stale
 	to["mroce_cm_drop_mad_total"], to["mroce_cm_drop_unknown_total"], to["mroce_cm_drop_state_total"] = c.DropMad, c.DropUnknown, c.DropState
+	to["mroce_cm_drop_queue_total"] = d.madsLost.Load()
 	to["mroce_cm_drop_backlog_total"], to["mroce_cm_drop_limit_total"], to["mroce_cm_drop_target_total"] = c.DropBacklog, c.DropLimit, c.DropNoTarget
 }

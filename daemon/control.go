@@ -42,14 +42,14 @@ func decoded[T hostq.Plain](f func(c *client, m *T, fds []int) answer) handler {
 	}
 }
 
-// inContext wraps a handler that runs on the loop and needs an open context. It returns the reply or an error.
+// inContext wraps a handler that runs on the NIC's loop and needs an open context. It returns the reply or an error.
 func inContext[T hostq.Plain](f func(c *client, m *T, now mono.Time) ([]byte, error)) handler {
 	return decoded(func(c *client, m *T, _ []int) (a answer) {
 		if !c.opened {
 			return answer{err: unix.EINVAL}
 		}
 		a.err = unix.EIO // stopping, or the context is gone
-		c.d.OnLoop(func(now mono.Time) {
+		c.loop.do(func(now mono.Time) {
 			if c.ctx != nil && !c.ctx.Dead {
 				a.msg, a.err = f(c, m, now)
 			}
@@ -351,11 +351,12 @@ func (c *client) open(n *device.NIC, from *client) (a answer) {
 		closeAll([]int{bell, theirBell})
 		return answer{err: err}
 	}
-	c.bell, c.async, c.nic = bell, ours, n
+	l := c.d.loopOf(n)
+	c.bell, c.async, c.nic, c.loop = bell, ours, n, l
 	var r hostq.OpenReply
 	a.err = unix.EIO
 	mode, _ := c.space.dma()
-	c.d.OnLoop(func(mono.Time) {
+	l.do(func(mono.Time) {
 		var common *device.Context
 		if from != nil {
 			if common = from.ctx; common == nil || common.Dead {
@@ -363,13 +364,11 @@ func (c *client) open(n *device.NIC, from *client) (a answer) {
 				return
 			}
 		}
-		if a.err = c.d.loop.watch(bell, unix.EPOLLIN|unix.EPOLLET); a.err != nil {
+		if a.err = l.watch(bell, unix.EPOLLIN|unix.EPOLLET); a.err != nil {
 			return
 		}
-		if c.pidfd >= 0 && !c.watched && c.d.loop.watch(c.pidfd, unix.EPOLLIN) == nil {
-			c.watched = true
-			c.d.loop.fds[int32(c.pidfd)] = c
-		}
+		l.watchProgram(c)
+		l.open[c] = true
 		c.ctx = n.ImportContext(device.ContextConfig{Mem: view, Space: c.space, Notifier: c, Program: c.program, PID: c.pid, DMA: dmaName(mode)}, common)
 		r.Ctx = c.ctx.ID()
 		n.Attr(&r.Attr)

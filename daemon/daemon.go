@@ -1,8 +1,11 @@
 // Package daemon is what every program that serves NICs shares: the control socket, the loop that steps the NICs, the
 // ways into a program's memory, and the management commands.
 //
-// Threads: one goroutine, locked to its thread, runs Step of every NIC and owns everything in package device (loop.go).
-// Each connection has a goroutine that reads requests, checks their form, and hands a closure to the loop (server.go).
+// Threads: loops, goroutines locked to their threads, run Step of the NICs and own everything in package device (loop.go).
+// A NIC belongs to one loop, and so does what programs make of it; there is one loop unless Config.Loops says otherwise.
+// The first loop also has connection management, and what is about the whole daemon runs there while the others hold
+// still (OnLoop). Each connection has a goroutine that reads requests, checks their form, and hands a closure to the loop
+// that they are for (server.go).
 package daemon
 
 import (
@@ -15,6 +18,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -39,8 +43,9 @@ type Config struct {
 	MemoryLimit int64               // Run: bytes at which the garbage collector starts; 0 = an eighth of the memory, at most 1 GiB
 	CopyThreads bool                // programs copy by themselves, although the daemon could reach their memory
 	NoIdleSpin  bool                // sleep at once when there is nothing to do (tests on shared machines)
-	BusyPoll    bool                // never sleep: the loop has a core of its own
-	LoopThread  func() error        // runs first on the loop's thread; an error ends the daemon
+	BusyPoll    bool                // never sleep: each loop has a core of its own
+	Loops       int                 // NIC i belongs to loop i % Loops; 0 = 1. Wires of NICs on several loops share nothing that is not safe for it
+	LoopThread  func(i int) error   // runs first on the thread of loop i; an error ends the daemon
 }
 
 // Daemon serves NICs to programs.
@@ -48,27 +53,29 @@ type Daemon struct {
 	cfg     Config
 	log     *slog.Logger
 	nics    []*device.NIC
-	cm      *cm.Manager // loop only
+	loops   []*loop
+	cm      *cm.Manager // first loop only
 	started time.Time
 	lis     *net.UnixListener
 	lockFD  int
 
 	mu        sync.Mutex
-	queue     []func() // for the loop
-	closed    bool     // the loop takes no more
+	closed    bool // no more connections
 	clients   map[uint64]*client
 	importing chan struct{} // a place for each import that waits for its token
 	nextID    uint64
 
-	asleep   atomic.Uint32 // the loop sleeps or is about to; seq_cst with queue, as in mr_abi.h
-	stop     atomic.Bool
-	stopOnce sync.Once
-	wg       sync.WaitGroup
-	loopDone chan struct{}
-	loopErr  error // of LoopThread; read after loopDone
-	loop     loopState
-	events   eventLog
-	stats    controlStats
+	clock     clock
+	stop      atomic.Bool
+	stopOnce  sync.Once
+	wg        sync.WaitGroup
+	running   atomic.Int32  // loops
+	loopsDone chan struct{} // none runs any more
+	failed    atomic.Pointer[error]
+	events    eventLog
+	stats     controlStats
+	madsOut   atomic.Int32 // on their way between loops
+	madsLost  atomic.Uint64
 }
 
 // New checks the configuration and makes the NICs. Nothing runs yet.
@@ -79,7 +86,10 @@ func New(cfg Config) (*Daemon, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	d := &Daemon{cfg: cfg, log: cfg.Log, clients: map[uint64]*client{}, loopDone: make(chan struct{}), lockFD: -1, importing: make(chan struct{}, shareMany)}
+	d := &Daemon{cfg: cfg, log: cfg.Log, clients: map[uint64]*client{}, loopsDone: make(chan struct{}), lockFD: -1, importing: make(chan struct{}, shareMany)}
+	for i := range min(max(cfg.Loops, 1), max(len(cfg.NICs), 1)) {
+		d.loops = append(d.loops, newLoop(d, i))
+	}
 	names, seed := map[string]bool{}, uint64(0)
 	for _, nc := range cfg.NICs {
 		if names[nc.Name] {
@@ -98,29 +108,59 @@ func New(cfg Config) (*Daemon, error) {
 			return nil, err
 		}
 		n.OnEvent(d.events.sink(nc.Name))
+		l := d.loopAt(len(d.nics))
+		l.nics = append(l.nics, n)
 		d.nics = append(d.nics, n)
 	}
 	d.newCM(seed)
 	return d, nil
 }
 
-// NICs are the daemon's NICs. They belong to the loop: touch them in OnLoop only.
+// NICs are the daemon's NICs. They belong to the loops: touch them in OnLoop only.
 func (d *Daemon) NICs() []*device.NIC { return d.nics }
 
-// Start opens the socket and starts the loop.
+// loopAt is the loop of NIC i.
+func (d *Daemon) loopAt(i int) *loop { return d.loops[i%len(d.loops)] }
+
+func (d *Daemon) loopOf(n *device.NIC) *loop { return d.loopAt(slices.Index(d.nics, n)) }
+
+// Start opens the socket and starts the loops.
 func (d *Daemon) Start() error {
-	if err := d.loop.open(d); err != nil {
-		return err
+	err := d.clock.start()
+	for _, l := range d.loops {
+		if err == nil {
+			err = l.start()
+		}
 	}
-	if err := d.listen(); err != nil {
-		d.loop.close()
+	if err == nil {
+		err = d.listen()
+	}
+	if err != nil {
+		d.closeLoops()
 		return err
 	}
 	d.started = time.Now()
-	d.wg.Add(1)
-	go d.runLoop()
+	d.running.Store(int32(len(d.loops)))
+	for _, l := range d.loops {
+		d.wg.Add(1)
+		go l.run()
+	}
 	go d.accept()
 	return nil
+}
+
+func (d *Daemon) closeLoops() {
+	for _, l := range d.loops {
+		l.close()
+	}
+}
+
+// end tells all loops to end.
+func (d *Daemon) end() {
+	d.stop.Store(true)
+	for _, l := range d.loops {
+		l.wake()
+	}
 }
 
 // listen makes the socket. A socket file that nobody answers on is left over and replaced.
@@ -187,14 +227,13 @@ func (d *Daemon) shutdown() {
 		c.conn.Close()
 	}
 	d.waitConns()
-	d.stop.Store(true)
-	d.loop.wake()
-	<-d.loopDone
+	d.end()
+	<-d.loopsDone
 	d.wg.Wait()
-	d.loop.close()
+	d.closeLoops()
 }
 
-// waitConns lets the connections free what they own, on the loop.
+// waitConns lets the connections free what they own, on its loop.
 func (d *Daemon) waitConns() {
 	for {
 		d.mu.Lock()
@@ -207,11 +246,11 @@ func (d *Daemon) waitConns() {
 	}
 }
 
-// Run serves until ctx ends. It tunes the process for the loop: call it from a program that does nothing else.
+// Run serves until ctx ends. It tunes the process for the loops: call it from a program that does nothing else.
 func Run(ctx context.Context, cfg Config) error {
 	stopGuard := guardMemory(cfg.MemoryLimit)
 	defer stopGuard()
-	runtime.GOMAXPROCS(max(4, runtime.NumCPU()))
+	runtime.GOMAXPROCS(max(3+max(cfg.Loops, 1), runtime.NumCPU()))
 	var lim unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &lim) == nil && lim.Cur < lim.Max {
 		lim.Cur = lim.Max
@@ -228,48 +267,44 @@ func Run(ctx context.Context, cfg Config) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-d.loopDone:
-		if d.loopErr != nil {
-			return d.loopErr
+	case <-d.loopsDone:
+		if err := d.failed.Load(); err != nil {
+			return *err
 		}
-		return errors.New("daemon: the loop ended by itself")
+		return errors.New("daemon: the loops ended by themselves")
 	}
 }
 
-// OnLoop runs f on the loop goroutine and waits for it. False: the daemon is stopping, f did not run.
+// OnLoop runs f on the first loop while all others hold still, and waits for it: f may touch anything of the daemon.
+// False: the daemon is stopping, f did not run.
 func (d *Daemon) OnLoop(f func(now mono.Time)) bool {
-	done := make(chan struct{})
-	ok := d.post(func() {
-		defer close(done)
-		f(d.loop.now())
+	return d.loops[0].do(func(now mono.Time) {
+		letGo := d.holdOthers()
+		defer letGo()
+		f(now)
 	})
-	if !ok {
-		return false
-	}
-	select {
-	case <-done:
-		return true
-	case <-d.loopDone:
-		select {
-		case <-done:
-			return true
-		default:
-			return false
-		}
-	}
 }
 
-// post hands f to the loop.
-func (d *Daemon) post(f func()) bool {
-	if d.stop.Load() {
-		return false
+// holdOthers makes every loop but the first wait between two steps, until letGo. On the first loop, which nobody waits for.
+func (d *Daemon) holdOthers() (letGo func()) {
+	others := d.loops[1:]
+	if len(others) == 0 {
+		return func() {}
 	}
-	d.mu.Lock()
-	d.queue = append(d.queue, f)
-	d.loop.queued.Store(1)
-	d.mu.Unlock()
-	if d.asleep.Load() != 0 {
-		d.loop.wake()
+	release := make(chan struct{})
+	held := make([]chan struct{}, len(others))
+	for i, l := range others {
+		arrived := make(chan struct{})
+		held[i] = arrived
+		if !l.post(func() { close(arrived); <-release }) {
+			held[i] = l.done // it is ending
+		}
 	}
-	return true
+	for i, l := range others {
+		select {
+		case <-held[i]:
+		case <-l.done: // and what was posted may never run
+		}
+	}
+	return func() { close(release) }
 }

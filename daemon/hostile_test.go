@@ -15,6 +15,7 @@ import (
 
 	"github.com/metaroce/metaroce/device"
 	"github.com/metaroce/metaroce/device/hostq"
+	"github.com/metaroce/metaroce/internal/mono"
 )
 
 // TestMalformed: each wrong message gets its errno, or the connection ends; the daemon goes on.
@@ -118,7 +119,7 @@ func TestMemory(t *testing.T) {
 		"smaller":      {sealed(shmBytes/2, allSeals), shmBytes},
 		"larger":       {sealed(shmBytes*2, allSeals), shmBytes},
 		"tiny":         {sealed(4096, allSeals), 4096},
-		"a socket":     {d.loop.wakeFD, shmBytes},
+		"a socket":     {d.loops[0].wakeFD, shmBytes},
 	} {
 		p, err := dial(d.cfg.Socket)
 		if err != nil {
@@ -347,12 +348,12 @@ func deafClient(t testing.TB, d *Daemon) *client {
 func TestExec(t *testing.T) {
 	d := start(t, nil)
 	cmd := spawn(t, "exec", "MR_TEST_SOCKET="+d.cfg.Socket)
-	d.mu.Lock()
 	var space *procSpace
-	for _, c := range d.clients {
-		space, _ = c.space.(*procSpace)
-	}
-	d.mu.Unlock()
+	d.OnLoop(func(mono.Time) {
+		for c := range d.loops[0].open {
+			space, _ = c.space.(*procSpace)
+		}
+	})
 	if space == nil {
 		t.Fatal("no client")
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,19 +24,44 @@ const (
 	checkEvery = 20 * mono.Millisecond  // how often contexts that the device gave up are closed
 )
 
-// loopState is what the loop goroutine owns.
-type loopState struct {
+// clock is CLOCK_MONOTONIC without a system call.
+type clock struct {
+	base   time.Time // baseNS + what time.Since says
+	baseNS mono.Time
+}
+
+func (c *clock) start() error {
+	var ts unix.Timespec
+	c.base = time.Now()
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return err
+	}
+	c.baseNS = mono.Time(ts.Nano())
+	return nil
+}
+
+func (c *clock) now() mono.Time { return c.baseNS.Add(mono.Duration(time.Since(c.base))) }
+
+// loop is a goroutine, locked to its thread, that steps NICs. What has no other remark is its own.
+type loop struct {
+	d            *Daemon
+	index        int
+	nics         []*device.NIC
 	epfd, wakeFD int
-	base         time.Time // clock: base + what time.Since says is CLOCK_MONOTONIC
-	baseNS       mono.Time
 	events       [128]unix.EpollEvent
 	ts           unix.Timespec
 	noPwait2     bool
-	queued       atomic.Uint32
 	fds          map[int32]*client // pidfds
+	open         map[*client]bool  // clients with a context on one of nics
 	wires        map[int32]wireRef
 	steps        uint64
 	sleeps       uint64
+
+	mu     sync.Mutex
+	queue  []func()      // from anywhere
+	queued atomic.Uint32 // there are some
+	asleep atomic.Uint32 // it sleeps or is about to; seq_cst with queued, as in mr_abi.h
+	done   chan struct{} // closed at its end
 }
 
 // wireRef names a wire: its NIC and its place there.
@@ -44,23 +70,23 @@ type wireRef struct {
 	i   int
 }
 
-func (l *loopState) open(d *Daemon) error {
+func newLoop(d *Daemon, index int) *loop {
+	return &loop{d: d, index: index, epfd: -1, wakeFD: -1, fds: map[int32]*client{}, open: map[*client]bool{}, wires: map[int32]wireRef{}, done: make(chan struct{})}
+}
+
+// start makes the loop's descriptors and watches those of its wires. The caller closes it, even if that fails.
+func (l *loop) start() error {
 	var err error
 	if l.epfd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return err
 	}
 	if l.wakeFD, err = unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC); err != nil {
-		unix.Close(l.epfd)
 		return err
 	}
-	l.fds = map[int32]*client{}
 	if err := l.watch(l.wakeFD, unix.EPOLLIN|unix.EPOLLET); err != nil {
-		unix.Close(l.epfd)
-		unix.Close(l.wakeFD)
 		return err
 	}
-	l.wires = map[int32]wireRef{}
-	for _, n := range d.nics {
+	for _, n := range l.nics {
 		n.UseReadiness()
 		for i, w := range n.Wires() {
 			for _, fd := range w.FDs() {
@@ -71,65 +97,104 @@ func (l *loopState) open(d *Daemon) error {
 			}
 		}
 	}
-	var ts unix.Timespec
-	l.base = time.Now()
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return err
-	}
-	l.baseNS = mono.Time(ts.Nano())
 	return nil
 }
 
-func (l *loopState) close() {
-	unix.Close(l.epfd)
-	unix.Close(l.wakeFD)
+func (l *loop) close() {
+	closeAll([]int{l.epfd, l.wakeFD})
+	l.epfd, l.wakeFD = -1, -1
 }
 
-func (l *loopState) now() mono.Time { return l.baseNS.Add(mono.Duration(time.Since(l.base))) }
+func (l *loop) now() mono.Time { return l.d.clock.now() }
 
-func (l *loopState) watch(fd int, events uint32) error {
+func (l *loop) watch(fd int, events uint32) error {
 	return unix.EpollCtl(l.epfd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
-func (l *loopState) unwatch(fd int) {
+func (l *loop) unwatch(fd int) {
 	unix.EpollCtl(l.epfd, unix.EPOLL_CTL_DEL, fd, nil) //nolint:errcheck // it is gone either way
 }
 
 // wake ends the loop's sleep. Any goroutine may call it.
-func (l *loopState) wake() {
+func (l *loop) wake() {
 	one := [8]byte{1}
 	unix.Write(l.wakeFD, one[:]) //nolint:errcheck // a full counter wakes too
 }
 
-// runLoop is the NICs' thread.
-func (d *Daemon) runLoop() {
+// post hands f to the loop. False: the daemon is stopping.
+func (l *loop) post(f func()) bool {
+	if l.d.stop.Load() {
+		return false
+	}
+	l.mu.Lock()
+	l.queue = append(l.queue, f)
+	l.queued.Store(1)
+	l.mu.Unlock()
+	if l.asleep.Load() != 0 {
+		l.wake()
+	}
+	return true
+}
+
+// do runs f on the loop and waits for it. False: the daemon is stopping and the loop has ended, f did not run.
+func (l *loop) do(f func(now mono.Time)) bool {
+	ran := make(chan struct{})
+	if !l.post(func() {
+		defer close(ran)
+		f(l.now())
+	}) {
+		<-l.done
+		return false
+	}
+	select {
+	case <-ran:
+		return true
+	case <-l.done:
+		select {
+		case <-ran:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// run is the thread.
+func (l *loop) run() {
+	d := l.d
 	defer d.wg.Done()
-	defer close(d.loopDone)
+	defer func() {
+		close(l.done)
+		if d.running.Add(-1) == 0 {
+			close(d.loopsDone)
+		}
+	}()
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and its slack with it
 	debug.SetPanicOnFault(true)
 	unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) //nolint:errcheck // later wake-ups are all that is lost
 	if d.cfg.LoopThread != nil {
-		if d.loopErr = d.cfg.LoopThread(); d.loopErr != nil {
+		if err := d.cfg.LoopThread(l.index); err != nil {
+			d.failed.CompareAndSwap(nil, &err)
+			d.end()
 			return
 		}
 	}
-	l := &d.loop
 	now := l.now()
 	lastWork, lastCheck, lastPoll, hold := now, now, now, mono.Time(0)
 	for !d.stop.Load() {
 		if l.queued.Load() != 0 {
-			d.runQueue()
+			l.runQueue()
 			lastWork = l.now()
 		}
 		now = l.now()
 		if len(l.wires) > 0 || now.Sub(lastPoll) >= pollEvery {
 			lastPoll = now
-			d.poll(0)
+			l.poll(0)
 		}
-		next, worked := d.step(now)
+		next, worked := l.step(now)
 		if now.Sub(lastCheck) >= checkEvery {
 			lastCheck = now
-			d.reapDead()
+			l.reapDead()
 		}
 		if worked {
 			lastWork = now
@@ -145,100 +210,107 @@ func (d *Daemon) runLoop() {
 			}
 			continue
 		}
-		d.sleep(next)
+		l.sleep(next)
 	}
-	d.runQueue()
+	l.runQueue()
 }
 
-func (d *Daemon) step(now mono.Time) (next mono.Time, worked bool) {
+func (l *loop) step(now mono.Time) (next mono.Time, worked bool) {
 	next = now.Add(sleepMax)
-	d.loop.steps++
-	if d.cm.NextTimeout() <= now {
-		d.cm.HandleTimers(now)
+	l.steps++
+	first := l.index == 0
+	if first && l.d.cm.NextTimeout() <= now {
+		l.d.cm.HandleTimers(now)
 	}
-	for _, n := range d.nics {
+	for _, n := range l.nics {
 		t, w := n.Step(now)
 		next = mono.Min(next, t)
 		worked = worked || w
 	}
-	next = mono.Min(next, d.cm.NextTimeout())
+	if first {
+		next = mono.Min(next, l.d.cm.NextTimeout())
+	}
 	return next, worked
 }
 
 // sleep waits for a descriptor or until next. Flags first, then one more look at everything that they guard.
-func (d *Daemon) sleep(next mono.Time) {
-	l := &d.loop
-	d.asleep.Store(1)
-	work := l.queued.Load() != 0 || d.stop.Load()
-	for _, n := range d.nics {
+func (l *loop) sleep(next mono.Time) {
+	l.asleep.Store(1)
+	work := l.queued.Load() != 0 || l.d.stop.Load()
+	for _, n := range l.nics {
 		if n.BeforeSleep() {
 			work = true
 		}
 	}
 	if wait := next.Sub(l.now()); !work && wait > 0 {
 		l.sleeps++
-		d.poll(wait)
+		l.poll(wait)
 	}
-	d.asleep.Store(0)
-	for _, n := range d.nics {
+	l.asleep.Store(0)
+	for _, n := range l.nics {
 		n.AfterSleep()
 	}
 }
 
 // poll looks at the descriptors for up to wait: wires with packets, programs that died. Doorbells only end a sleep.
-func (d *Daemon) poll(wait mono.Duration) {
-	l := &d.loop
+func (l *loop) poll(wait mono.Duration) {
 	n := l.epollWait(wait)
 	for i := range n {
 		fd := l.events[i].Fd
 		if w, ok := l.wires[fd]; ok {
 			w.nic.Ready(w.i)
 		} else if c := l.fds[fd]; c != nil {
-			d.programDied(c)
+			l.programDied(c)
 		}
 	}
 }
 
 // runQueue runs what other goroutines handed over.
-func (d *Daemon) runQueue() {
-	d.mu.Lock()
-	q := d.queue
-	d.queue = nil
-	d.loop.queued.Store(0)
-	d.mu.Unlock()
+func (l *loop) runQueue() {
+	l.mu.Lock()
+	q := l.queue
+	l.queue = nil
+	l.queued.Store(0)
+	l.mu.Unlock()
 	for _, f := range q {
 		f()
 	}
 }
 
-// programDied ends a client whose process is no more: at once, so that no DMA goes to whoever gets its pid.
-func (d *Daemon) programDied(c *client) {
-	d.loop.forget(c)
-	c.closeContext(d.loop.now())
-	c.closeCM(d.loop.now())
-	go c.conn.Close() // its goroutine frees the rest
+// watchProgram lets the loop hear of the end of a client's process.
+func (l *loop) watchProgram(c *client) {
+	if c.pidfd >= 0 && l.fds[int32(c.pidfd)] == nil && l.watch(c.pidfd, unix.EPOLLIN) == nil {
+		l.fds[int32(c.pidfd)] = c
+	}
 }
 
-func (l *loopState) forget(c *client) {
-	if c.watched {
-		c.watched = false
-		delete(l.fds, int32(c.pidfd))
+// programDied ends a client whose process is no more: at once, so that no DMA goes to whoever gets its pid.
+func (l *loop) programDied(c *client) {
+	l.forget(c)
+	go c.conn.Close() // its goroutine frees the rest, and what other loops have of it
+}
+
+// forget frees what the loop has of a client. It may be called again.
+func (l *loop) forget(c *client) {
+	if fd := int32(c.pidfd); c.pidfd >= 0 && l.fds[fd] == c {
+		delete(l.fds, fd)
 		l.unwatch(c.pidfd)
+	}
+	if l.open[c] {
+		delete(l.open, c)
+		c.closeContext(l)
+	}
+	if l.index == 0 {
+		c.closeCM(l.now())
 	}
 }
 
 // reapDead closes contexts that the device gave up.
-func (d *Daemon) reapDead() {
-	d.mu.Lock()
-	var dead []*client
-	for _, c := range d.clients {
-		if c.ctx != nil && c.ctx.Dead {
-			dead = append(dead, c)
+func (l *loop) reapDead() {
+	for c := range l.open {
+		if c.ctx.Dead {
+			l.d.log.Info("context ended", "program", c.program, "pid", c.pid, "cause", c.ctx.DeadCause)
+			l.programDied(c)
 		}
-	}
-	d.mu.Unlock()
-	for _, c := range dead {
-		d.log.Info("context ended", "program", c.program, "pid", c.pid, "cause", c.ctx.DeadCause)
-		d.programDied(c)
 	}
 }

@@ -20,14 +20,14 @@ import (
 	"github.com/metaroce/metaroce/transport/metaroce"
 )
 
-// MgmtFunc is a management command. It runs on the loop: it may touch NICs and ports, and must not block.
+// MgmtFunc is a management command. It runs as OnLoop has it: it may touch NICs and ports, and must not block.
 type MgmtFunc func(args json.RawMessage) (any, error)
 
 type builtinFunc func(d *Daemon, nics []*device.NIC, args json.RawMessage) (any, error)
 
 var builtinNames = [...]string{"addresses", "allow", "deny", "entropies", "events", "paths", "plane", "ports", "probe", "profile", "stats", "status"}
 
-// builtin finds a built-in command. nics are those that the request is about; the command runs on the loop.
+// builtin finds a built-in command. nics are those that the request is about; the command runs as OnLoop has it.
 func builtin(name string) builtinFunc {
 	switch name {
 	case "status":
@@ -221,9 +221,11 @@ func (d *Daemon) statistics(nics []*device.NIC, _ json.RawMessage) (any, error) 
 		"mroce_control_connections_refused_total": d.stats.refused.Load(),
 		"mroce_control_requests_total":            d.stats.requests.Load(),
 		"mroce_control_malformed_total":           d.stats.malformed.Load(),
-		"mroce_loop_steps_total":                  d.loop.steps,
-		"mroce_loop_sleeps_total":                 d.loop.sleeps,
 	}}
+	for _, l := range d.loops {
+		s.Daemon["mroce_loop_steps_total"] += l.steps
+		s.Daemon["mroce_loop_sleeps_total"] += l.sleeps
+	}
 	d.cmCounters(s.Daemon)
 	for _, n := range nics {
 		ns := api.NICStats{Name: n.Name(), Counters: nicCounters(n)}
@@ -324,7 +326,7 @@ func (d *Daemon) plane(nics []*device.NIC, args json.RawMessage) (any, error) {
 		return nil, &api.Error{Code: api.CodeBadRequest, Message: "plane: which one?"}
 	}
 	for _, n := range nics {
-		if !n.SetPlane(d.loop.now(), a.Plane, a.Up) {
+		if !n.SetPlane(d.clock.now(), a.Plane, a.Up) {
 			return nil, &api.Error{Code: api.CodeBadRequest, Message: fmt.Sprintf("%s has no plane %d", n.Name(), a.Plane)}
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/metaroce/metaroce/internal/mono"
 )
 
-// Requests about objects of a context. They run on the loop; the device checks what they say.
+// Requests about objects of a context. They run on the loop of its NIC; the device checks what they say.
 
 func header() ([]byte, error) {
 	var r hostq.Hdr
@@ -121,7 +121,7 @@ func doCreateChannel(c *client, _ *hostq.Handle, _ []int) (a answer) {
 func (c *client) made(object func() (uint32, error)) (a answer) {
 	var h uint32
 	a.err = unix.EIO
-	c.d.OnLoop(func(mono.Time) {
+	c.loop.do(func(mono.Time) {
 		if c.ctx != nil && !c.ctx.Dead {
 			h, a.err = object()
 		}

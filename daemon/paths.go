@@ -99,7 +99,7 @@ func (d *Daemon) setPaths(nics []*device.NIC, args json.RawMessage, cmd string, 
 		return nil, badArgs(cmd, fmt.Errorf("an entropy is denied to all paths and peers"))
 	}
 	sel := metaroce.PathSel{Peer: peer, Plane: orAny(a.Plane), Path: orAny(a.Path)}
-	now := d.loop.now()
+	now := d.clock.now()
 	return eachPaths(nics, cmd, func(n *device.NIC, p device.PathManager) (c api.PathChange, err error) {
 		c.NIC = n.Name()
 		switch {
@@ -130,7 +130,7 @@ func (d *Daemon) entropies(nics []*device.NIC, args json.RawMessage) (any, error
 	}
 	e := metaroce.Entropies{Mode: metaroce.EntropyMode(mode), List: a.List, First: a.First, Step: a.Step, Count: a.Count}
 	return eachPaths(nics, "entropies", func(n *device.NIC, p device.PathManager) (api.PathChange, error) {
-		return api.PathChange{NIC: n.Name()}, p.SetEntropies(d.loop.now(), peer, orAny(a.Plane), e)
+		return api.PathChange{NIC: n.Name()}, p.SetEntropies(d.clock.now(), peer, orAny(a.Plane), e)
 	}, markChange)
 }
 
@@ -146,7 +146,7 @@ func (d *Daemon) probe(nics []*device.NIC, args json.RawMessage) (any, error) {
 	if len(nics) != 1 {
 		return nil, badArgs("probe", fmt.Errorf("from which NIC?"))
 	}
-	n, now := nics[0], d.loop.now()
+	n, now := nics[0], d.clock.now()
 	p := n.Paths()
 	if p == nil {
 		return nil, badArgs("probe", fmt.Errorf("%s: %w", n.Name(), errNoPaths))
@@ -181,7 +181,7 @@ func (d *Daemon) profile(nics []*device.NIC, args json.RawMessage) (any, error) 
 	}
 	return eachPaths(nics, "profile", func(n *device.NIC, p device.PathManager) (api.Profiles, error) {
 		if a.Name != "" {
-			if err := p.SetProfile(d.loop.now(), peer, cc.Profile{Name: a.Name, Window: a.Window, Target: mono.Duration(a.Target * 1e9)}); err != nil {
+			if err := p.SetProfile(d.clock.now(), peer, cc.Profile{Name: a.Name, Window: a.Window, Target: mono.Duration(a.Target * 1e9)}); err != nil {
 				return api.Profiles{}, err
 			}
 		}

@@ -56,7 +56,7 @@ func (d *Daemon) addresses(nics []*device.NIC, args json.RawMessage) (any, error
 		}
 		list = append(list, addr)
 	}
-	err := nics[0].SetAddrs(d.loop.now(), list)
+	err := nics[0].SetAddrs(d.clock.now(), list)
 	d.cm.SetAddrs(slices.Index(d.nics, nics[0]), nics[0].GIDTable()) // those that were taken count
 	if err != nil {
 		return nil, &api.Error{Code: api.CodeFailed, Message: err.Error()}

@@ -16,12 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/metaroce/metaroce/device"
-	"github.com/metaroce/metaroce/device/devicetest"
 	"github.com/metaroce/metaroce/device/hostq"
 	"github.com/metaroce/metaroce/device/hostq/hostqtest"
 )
 
-// start runs a daemon with two NICs, a/mr0 and b/mr0, joined by wires in memory.
+// start runs a daemon with two NICs, a/mr0 and b/mr0, joined by wires in memory, on testLoops loops.
 func start(t testing.TB, change func(*Config)) *Daemon {
 	t.Helper()
 	var cfgs []device.Config
@@ -30,10 +29,10 @@ func start(t testing.TB, change func(*Config)) *Daemon {
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}})
 	}
 	for range 2 {
-		x, y := devicetest.NewWire(4300)
+		x, y := newSharedWire(4300)
 		cfgs[0].Ports, cfgs[1].Ports = append(cfgs[0].Ports, x), append(cfgs[1].Ports, y)
 	}
-	cfg := Config{Socket: filepath.Join(t.TempDir(), "d", "mr.sock"), NICs: cfgs, Version: "test"}
+	cfg := Config{Socket: filepath.Join(t.TempDir(), "d", "mr.sock"), NICs: cfgs, Version: "test", Loops: testLoops, NoIdleSpin: testLoops > 1}
 	if change != nil {
 		change(&cfg)
 	}

@@ -34,7 +34,6 @@ type client struct {
 	pid     int
 	uid     int
 	pidfd   int
-	watched bool // pidfd is in the loop's epoll; loop only
 	program string
 	hello   bool
 	opened  bool
@@ -44,8 +43,11 @@ type client struct {
 	hungUp  atomic.Bool // the connection has ended
 	since   time.Time
 
+	// Of the connection's goroutine, set before the context is opened. "Loop only" below means this loop.
+	nic  *device.NIC
+	loop *loop
+
 	ctx   *device.Context // loop only
-	nic   *device.NIC
 	mem   []byte
 	bell  int                 // doorbell eventfd, the daemon's end
 	async int                 // asynchronous events, the daemon's end
@@ -55,7 +57,7 @@ type client struct {
 
 	shares [sharesMost][2]uint64 // tokens by which this context may be imported (d.mu)
 
-	cm      cmClient
+	cm      cmClient        // first loop only
 	comp    hostq.CompEvent // scratch of the loop
 	asyncEv hostq.AsyncEvent
 }
@@ -184,14 +186,14 @@ func closeAll(fds []int) {
 	}
 }
 
-// teardown frees everything of the connection: on the loop what the loop owns, then memory and descriptors.
+// teardown frees everything of the connection: on the loops what they own, then memory and descriptors.
 func (c *client) teardown() {
 	c.hungUp.Store(true)
-	c.d.OnLoop(func(now mono.Time) {
-		c.d.loop.forget(c)
-		c.closeContext(now)
-		c.closeCM(now)
-	})
+	first := c.d.loops[0]
+	if c.loop != nil && c.loop != first {
+		c.loop.do(func(mono.Time) { c.loop.forget(c) })
+	}
+	first.do(func(mono.Time) { first.forget(c) })
 	if c.mem != nil {
 		unix.Munmap(c.mem) //nolint:errcheck // it was mapped
 	}
@@ -205,16 +207,11 @@ func (c *client) teardown() {
 	c.d.mu.Unlock()
 }
 
-// closeContext frees the context and its channels. Loop only; may be called again.
-func (c *client) closeContext(now mono.Time) {
-	if c.ctx == nil {
-		return
-	}
-	c.ctx.Close(now)
+// closeContext frees the context and its channels.
+func (c *client) closeContext(l *loop) {
+	c.ctx.Close(l.now())
 	c.ctx = nil
-	if c.bell >= 0 {
-		c.d.loop.unwatch(c.bell)
-	}
+	l.unwatch(c.bell)
 	for h, fd := range c.xrcds {
 		go closeAll([]int{fd}) // a stranger's file system may take its time
 		delete(c.xrcds, h)

@@ -130,7 +130,7 @@ func doImportDM(c *client, m *hostq.Handle, _ []int) (a answer) {
 	var r hostq.DM
 	fd := -1
 	a.err = unix.EIO
-	c.d.OnLoop(func(mono.Time) {
+	c.loop.do(func(mono.Time) {
 		if c.ctx == nil || c.ctx.Dead {
 			return
 		}

@@ -13,7 +13,7 @@ import (
 func schedYield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // epollWait waits on the loop's descriptors with the kernel's finest timer.
-func (l *loopState) epollWait(wait mono.Duration) int {
+func (l *loop) epollWait(wait mono.Duration) int {
 	if l.noPwait2 {
 		ms := int((wait + mono.Millisecond - 1) / mono.Millisecond)
 		n, err := unix.EpollWait(l.epfd, l.events[:], ms)

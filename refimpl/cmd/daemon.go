@@ -83,7 +83,7 @@ func runDaemon(ctx context.Context, path string) (err error) {
 		},
 		Tune: func(d *daemon.Config) {
 			d.BusyPoll = cfg.Busy
-			d.LoopThread = func() error {
+			d.LoopThread = func(int) error {
 				if err := dpdkx.BindThread(cfg.Core); err != nil {
 					return fail.Failf("the loop's thread: %w", err)
 				}
