@@ -20,7 +20,7 @@ const (
 	slowYield  = 300 * mono.Microsecond // a yield that took longer gave a spinner a whole slice …
 	holdSleep  = 20 * mono.Millisecond  // … so sleep at once for so long: a wake-up preempts, a yield does not
 	sleepMax   = 1 * mono.Second
-	pollEvery  = 500 * mono.Microsecond // how often to look for programs that died when no wire has a descriptor
+	pollEvery  = 500 * mono.Microsecond // how often to look for programs that died when no wire tells by a descriptor that it has packets
 	checkEvery = 20 * mono.Millisecond  // how often contexts that the device gave up are closed
 )
 
@@ -54,6 +54,7 @@ type loop struct {
 	fds          map[int32]*client // pidfds
 	open         map[*client]bool  // clients with a context on one of nics
 	wires        map[int32]wireRef
+	watchful     bool // descriptors tell of packets, awake or not
 	steps        uint64
 	sleeps       uint64
 
@@ -88,6 +89,7 @@ func (l *loop) start() error {
 	}
 	for _, n := range l.nics {
 		n.UseReadiness()
+		l.watchful = l.watchful || n.Readiness()
 		for i, w := range n.Wires() {
 			for _, fd := range w.FDs() {
 				l.wires[int32(fd)] = wireRef{n, i}
@@ -187,7 +189,7 @@ func (l *loop) run() {
 			lastWork = l.now()
 		}
 		now = l.now()
-		if len(l.wires) > 0 || now.Sub(lastPoll) >= pollEvery {
+		if l.watchful || now.Sub(lastPoll) >= pollEvery {
 			lastPoll = now
 			l.poll(0)
 		}

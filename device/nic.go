@@ -84,7 +84,9 @@ func New(cfg Config) (*NIC, error) {
 		//= MR-PATH-001
 		p.SetAddrs(cfg.Addrs)
 		pl := &plane{index: uint8(i), port: p, caps: p.Caps(), admin: true, up: true,
-			gate: rxGate{waits: len(p.FDs()) > 0}, held: pkt.NewBatch(heldRoom, cfg.packetMax())}
+			held: pkt.NewBatch(heldRoom, cfg.packetMax())}
+		pl.sleeper, _ = below[SleepPort](p)
+		pl.gate.waits = len(p.FDs()) > 0 && pl.sleeper == nil
 		n.planes = append(n.planes, pl)
 		ec.Planes = append(ec.Planes, pl.caps)
 	}
@@ -172,10 +174,15 @@ func (n *NIC) nextWake() mono.Time {
 	return mono.Min(mono.Min(next, n.moderateAt), n.linkCheck)
 }
 
-// BeforeSleep tells every client that its doorbells need a wake-up, then looks at the doorbells once more. True means
-// that there is work: do not sleep.
+// BeforeSleep tells every client, and who hands packets to a wire, that a wake-up is needed, then looks at the doorbells once
+// more. True means that there is work: do not sleep.
 func (n *NIC) BeforeSleep() bool {
 	work := false
+	for _, p := range n.planes {
+		if p.sleeper != nil && p.sleeper.BeforeSleep() {
+			work = true
+		}
+	}
 	for _, c := range n.contexts {
 		if c.Dead {
 			continue
@@ -191,6 +198,11 @@ func (n *NIC) BeforeSleep() bool {
 
 // AfterSleep takes it back.
 func (n *NIC) AfterSleep() {
+	for _, p := range n.planes {
+		if p.sleeper != nil {
+			p.sleeper.AfterSleep()
+		}
+	}
 	for _, c := range n.contexts {
 		if !c.Dead && !c.mem.SetAsleep(0) {
 			c.fault()

@@ -60,6 +60,16 @@ type MemoryPort interface {
 	TxBuffer(size int) []byte
 }
 
+// SleepPort is a Port that other threads of the process hand packets to. They must know when nobody looks at it, for then
+// they make one of its descriptors readable; otherwise it is asked for packets whatever its descriptors say.
+type SleepPort interface {
+	Port
+	// BeforeSleep says that nobody will look, and reports whether there is something to look at already.
+	BeforeSleep() (work bool)
+	// AfterSleep says that somebody looks again.
+	AfterSleep()
+}
+
 // PortCaps describes a wire.
 type PortCaps struct {
 	Name       string        // URL it was made from

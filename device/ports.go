@@ -19,6 +19,7 @@ type plane struct {
 	admin   bool // not switched off by command
 	up      bool // admin and link
 	gate    rxGate
+	sleeper SleepPort  // the port, if it is one
 	held    *pkt.Batch // packets that the wire refused; offered again before anything else goes
 	heldAt  mono.Time  // when the wire last took something
 	C       PlaneCounters
@@ -76,6 +77,16 @@ func (n *NIC) Ready(i int) {
 	} else if n.host != nil {
 		n.host.gate.ready = true
 	}
+}
+
+// Readiness reports whether a wire is asked for packets only after its descriptor said that there are some.
+func (n *NIC) Readiness() bool {
+	for _, p := range n.planes {
+		if p.gate.waits {
+			return true
+		}
+	}
+	return n.host != nil && n.host.gate.waits
 }
 
 // Wires are all ports: the planes in order, then the host port if there is one.

@@ -13,9 +13,10 @@ import (
 // config is what the daemon is started with.
 type config struct {
 	serve.Config
-	EAL  []string `json:"eal"`            // arguments of DPDK's environment
-	Busy bool     `json:"busy,omitempty"` // poll without a pause
-	Core int      `json:"core"`           // that the loop is bound to; -1 = none
+	EAL    []string `json:"eal"`             // arguments of DPDK's environment
+	Busy   bool     `json:"busy,omitempty"`  // poll without a pause
+	Cores  []int    `json:"cores,omitempty"` // that the loops are bound to, in turn; none = wherever there is room
+	Shards int      `json:"shards"`          // the NICs share their ports, and have a loop each
 }
 
 func (c *config) write(path string) error {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -53,28 +54,38 @@ func runDaemon(ctx context.Context, path string) (err error) {
 	}
 	defer endEAL(cfg.EAL)
 	ports, mtu := 0, 0
-	for _, n := range cfg.NICs {
-		ports += len(n.Planes)
+	for i, n := range cfg.NICs {
+		if i == 0 || cfg.Shards <= 1 { // else they share the first one's
+			ports += len(n.Planes)
+		}
 		for _, w := range n.Planes {
 			mtu = max(mtu, w.MTU)
 		}
 	}
-	memory, err := wire.NewMemory(ports, mtu)
+	memory, err := wire.NewMemory(ports, mtu, cfg.Shards)
 	if err != nil {
 		return fail.Lackf("%w; give more: `-- -m MEGABYTES`, or huge pages", err)
 	}
 	var open []*wire.Port
 	defer func() {
-		for _, p := range open {
+		for _, p := range slices.Backward(open) { // a port's first NIC last
 			err = errors.Join(err, p.Close())
 		}
 	}()
+	first := map[string]*wire.Port{} // of ports that NICs share
 	return serve.Run(ctx, &cfg.Config, serve.Host{
 		OpenWire: func(n *serve.NIC, _ int, w serve.Wire) (device.Port, error) {
-			p, err := wire.Open(w.URL, wire.Options{
-				MTU: w.MTU, PacketMax: serve.PacketMax(w.MTU, n.Addrs), MAC: serve.MAC(n.GUID), Memory: memory, Busy: cfg.Busy,
+			o := wire.Options{
+				MTU: w.MTU, PacketMax: serve.PacketMax(w.MTU, n.Addrs), MAC: serve.MAC(n.GUID), Memory: memory, Busy: cfg.Busy, Shards: cfg.Shards,
 				Noise: (*mono.Duration)(w.Noise), Note: func(s string) { fmt.Fprintln(os.Stderr, s) },
-			})
+			}
+			var p *wire.Port
+			var err error
+			if lead := first[w.URL]; lead != nil && cfg.Shards > 1 && cfg.NICs[0].Name != n.Name {
+				p, err = wire.Share(lead, slices.IndexFunc(cfg.NICs, func(x serve.NIC) bool { return x.Name == n.Name }), o)
+			} else if p, err = wire.Open(w.URL, o); err == nil {
+				first[w.URL] = p
+			}
 			if err != nil {
 				return nil, refusal(err)
 			}
@@ -83,14 +94,23 @@ func runDaemon(ctx context.Context, path string) (err error) {
 		},
 		Tune: func(d *daemon.Config) {
 			d.BusyPoll = cfg.Busy
-			d.LoopThread = func(int) error {
-				if err := dpdkx.BindThread(cfg.Core); err != nil {
+			d.Loops = cfg.Shards
+			d.LoopThread = func(i int) error {
+				if err := bind(cfg.Cores, i); err != nil {
 					return fail.Failf("the loop's thread: %w", err)
 				}
 				return nil
 			}
 		},
 	})
+}
+
+// bind makes the calling thread, the one of loop i, DPDK's, on its core.
+func bind(cores []int, i int) error {
+	if len(cores) == 0 {
+		return dpdkx.BindThread(-1)
+	}
+	return dpdkx.BindThread(cores[i%len(cores)])
 }
 
 // refusal gives an error of a wire its exit code.

@@ -14,29 +14,32 @@ import (
 	"github.com/metaroce/metaroce/refimpl/wire"
 )
 
-// noHugeMB is how much memory is asked for where there are no huge pages.
-const noHugeMB = 256
+// How much memory is asked for where there are no huge pages, and for each NIC more that shares the ports.
+const (
+	noHugeMB   = 256
+	moreHugeMB = 128
+)
 
 // ealArgs completes the arguments that the user gave: what is not said is chosen so that a first try works, and told.
 // name is one that no other daemon of this machine has.
-func ealArgs(user []string, name string, wires []string, note func(string, ...any)) (args []string, core int, err error) {
+func ealArgs(user []string, name string, wires []string, shards int, note func(string, ...any)) (args []string, cores []int, err error) {
 	args = append([]string{"mroce-dpdk"}, user...)
-	core = -1
 	if list := value(user, "-l", "--lcores", "-c", "-S"); list == "" {
 		cpu, err := firstCPU()
 		if err != nil {
-			return nil, 0, err
+			return nil, nil, err
 		}
-		args = append(args, "-l", strconv.Itoa(cpu)) // EAL's own thread, which sleeps; the loop goes where there is room
-	} else if core, err = firstCore(user); err != nil {
-		return nil, 0, err
+		args = append(args, "-l", strconv.Itoa(cpu)) // EAL's own thread, which sleeps; the loops go where there is room
+	} else if cores, err = coresOf(value(user, "-l")); err != nil {
+		return nil, nil, err
 	}
 	if !has(user, "--no-huge", "--in-memory", "--huge-dir", "--socket-mem", "-m", "--legacy-mem") {
+		mb := noHugeMB + (shards-1)*moreHugeMB
 		if freeHugePages() > 0 {
 			args = append(args, "--in-memory")
 		} else {
-			args = append(args, "--no-huge", "-m", strconv.Itoa(noHugeMB))
-			note("no huge pages here: ordinary memory (--no-huge -m %d); docs/refimpl.md says how to have them", noHugeMB)
+			args = append(args, "--no-huge", "-m", strconv.Itoa(mb))
+			note("no huge pages here: ordinary memory (--no-huge -m %d); docs/refimpl.md says how to have them", mb)
 		}
 	}
 	if !has(args, "--file-prefix") && !has(args, "--in-memory") {
@@ -48,7 +51,7 @@ func ealArgs(user []string, name string, wires []string, note func(string, ...an
 	if !has(user, "--telemetry", "--no-telemetry") {
 		args = append(args, "--no-telemetry")
 	}
-	return args, core, nil
+	return args, cores, nil
 }
 
 // has reports whether one of the names is among the arguments, alone, with =VALUE or with the value at once (-m512).
@@ -77,22 +80,29 @@ func value(args []string, names ...string) string {
 	return ""
 }
 
-// firstCore is the core that the loop is bound to: the first of -l. Other ways to name lcores bind nothing of ours.
-func firstCore(args []string) (int, error) {
-	list := value(args, "-l")
-	if list == "" {
-		return -1, nil
+// coresOf reads -l: 2 or 2,3 or 4-7. Other ways to name lcores, and what is more than a list, bind nothing of ours.
+func coresOf(list string) (cores []int, err error) {
+	if list == "" || strings.ContainsAny(list, "@()") {
+		return nil, nil
 	}
-	digits := strings.IndexFunc(list, func(r rune) bool { return r < '0' || r > '9' })
-	if digits < 0 {
-		digits = len(list)
+	for _, part := range strings.Split(list, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		a, errA := strconv.Atoi(from)
+		b, errB := strconv.Atoi(to)
+		if errA != nil || errB != nil || a < 0 || b < a || b > maxCPU {
+			return nil, fmt.Errorf("-l %s: a list of cores such as 2 or 2,3 or 4-7", list)
+		}
+		for ; a <= b; a++ {
+			cores = append(cores, a)
+		}
 	}
-	cpu, err := strconv.Atoi(list[:digits])
-	if err != nil {
-		return 0, fmt.Errorf("-l %s: a list of cores such as 2 or 2,3", list)
-	}
-	return cpu, nil
+	return cores, nil
 }
+
+const maxCPU = 1<<16 - 1
 
 // firstCPU is the first core that this process may use.
 func firstCPU() (int, error) {

@@ -11,7 +11,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/metaroce/metaroce/daemon/fail"
-	"github.com/metaroce/metaroce/refimpl/dpdkx"
 	"github.com/metaroce/metaroce/refimpl/wire"
 )
 
@@ -50,7 +49,7 @@ func (e *env) rate(c *cli.Context) error {
 	if n < 60 || n > c.Int("mtu")+14 {
 		return fail.Usagef("--frame %d: 60 to %d bytes with that MTU", n, c.Int("mtu")+14)
 	}
-	args, core, err := ealArgs(c.Args().Tail(), fmt.Sprintf("rate-%d", os.Getpid()), []string{url}, func(string, ...any) {})
+	args, cores, err := ealArgs(c.Args().Tail(), fmt.Sprintf("rate-%d", os.Getpid()), []string{url}, 1, func(string, ...any) {})
 	if err != nil {
 		return fail.Usagef("%w", err)
 	}
@@ -58,7 +57,7 @@ func (e *env) rate(c *cli.Context) error {
 		return err
 	}
 	defer endEAL(args)
-	memory, err := wire.NewMemory(1, c.Int("mtu"))
+	memory, err := wire.NewMemory(1, c.Int("mtu"), 1)
 	if err != nil {
 		return fail.Lackf("%w", err)
 	}
@@ -68,7 +67,7 @@ func (e *env) rate(c *cli.Context) error {
 	}
 	defer p.Close()
 	runtime.LockOSThread() // the process ends with it
-	if err := dpdkx.BindThread(core); err != nil {
+	if err := bind(cores, 0); err != nil {
 		return err
 	}
 	if !p.AwaitLink(20 * time.Second) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,14 +29,17 @@ const (
 
 func (e *env) upCommand() *cli.Command {
 	return &cli.Command{
-		Name: "up", Usage: "start a daemon with one NIC on DPDK ports", ArgsUsage: "[-- EAL ARGUMENTS]",
+		Name: "up", Usage: "start a daemon with a NIC on DPDK ports, or several that share them", ArgsUsage: "[-- EAL ARGUMENTS]",
 		Description: example("mroce-dpdk up --addr 10.0.0.1/24 --wire dpdk:net_memif0,role=server,socket=/tmp/plane0.sock -- --no-huge -m 256", "mroce-dpdk down") + "\n\n" +
 			"A wire is dpdk:PCI-ADDRESS (0000:03:00.0), dpdk:PORT (a number, of a port that EAL finds) or dpdk:VDEV,ARGUMENTS: net_memif, net_tap,\n" +
-			"net_af_packet, net_af_xdp. One a plane, in order. What follows -- goes to DPDK: -l CORE binds the loop to a core, -d FOLDER loads drivers.",
+			"net_af_packet, net_af_xdp. One a plane, in order. What follows -- goes to DPDK: -l CORE binds the loop to a core, -d FOLDER loads drivers.\n\n" +
+			"--shards 2 makes two NICs of the same ports, mr0 and mr1, each with its own loop, queues and addresses: `-- -l 2,3` gives them a core each,\n" +
+			"and a program that opens both uses both.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "nic", Usage: "its name, HOST/mrN or mrN; default: the host's name and mr0"},
 			&cli.StringSliceFlag{Name: "wire", Usage: "a plane's wire, in order: dpdk:PORT_OR_VDEV"},
-			&cli.StringSliceFlag{Name: "addr", Usage: "address of the NIC with its prefix length; its GIDs, in order"},
+			&cli.StringSliceFlag{Name: "addr", Usage: "address of the NIC with its prefix length; its GIDs, in order. Of several NICs: first all of the first one"},
+			&cli.IntFlag{Name: "shards", Usage: "NICs that share the ports, with a loop each", Value: 1},
 			&cli.StringFlag{Name: "transport", Usage: "how connections travel: auto (MetaRoCE, and RoCEv2 with peers that do not speak it), metaroce, rocev2", Value: "auto"},
 			&cli.IntFlag{Name: "mtu", Usage: "MTU of the planes' Ethernet", Value: defaultMTU},
 			&cli.DurationFlag{Name: "noise", Usage: "the wires' timing noise, floor of delay targets and loss timers (20us: cores of their own)", Value: 2 * time.Millisecond},
@@ -132,10 +136,11 @@ func (s *state) end() error {
 }
 
 func (e *env) up(c *cli.Context) error {
-	nic, err := nicOf(c)
+	nics, err := nicsOf(c)
 	if err != nil {
 		return err
 	}
+	nic := nics[0]
 	poll := c.String("poll")
 	if poll != "adaptive" && poll != "busy" {
 		return fail.Usagef("--poll %s: adaptive or busy", poll)
@@ -155,15 +160,18 @@ func (e *env) up(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	cfg := &config{Busy: poll == "busy", Config: serve.Config{
+	cfg := &config{Busy: poll == "busy", Shards: len(nics), Config: serve.Config{
 		Name: s.Name, Socket: s.Socket, Group: c.String("group"), DMA: dma, Transport: nic.Transport, Version: e.version, Seed: serve.SecretSeed(), Private: true,
-		Spool: filepath.Join(s.dir, "spool"), Capture: capture, NICs: []serve.NIC{nic},
+		Spool: filepath.Join(s.dir, "spool"), Capture: capture, NICs: nics,
 	}}
-	if cfg.EAL, cfg.Core, err = ealArgs(c.Args().Slice(), s.unique(), s.Wires, e.note); err != nil {
+	if cfg.EAL, cfg.Cores, err = ealArgs(c.Args().Slice(), s.unique(), s.Wires, len(nics), e.note); err != nil {
 		return fail.Usagef("%w", err)
 	}
-	if cfg.Busy && cfg.Core < 0 {
+	switch {
+	case cfg.Busy && len(cfg.Cores) == 0:
 		e.note("--poll busy without a core: `-- -l CORE` binds the loop to one")
+	case cfg.Busy && len(cfg.Cores) < len(nics):
+		return fail.Usagef("--poll busy with %d loops takes as many cores: `-- -l 2,3`", len(nics))
 	}
 	if err := e.start(c, s, cfg); err != nil {
 		return errors.Join(err, s.end())
@@ -171,7 +179,9 @@ func (e *env) up(c *cli.Context) error {
 	if c.Bool("json") {
 		return e.printJSON(s)
 	}
-	fmt.Fprintf(e.out, "%s: %s, %d planes (%s), control socket %s\n", nic.Name, nic.Addrs[0], len(nic.Planes), strings.Join(s.Wires, " "), s.Socket)
+	for _, n := range nics {
+		fmt.Fprintf(e.out, "%s: %s, %d planes (%s), control socket %s\n", n.Name, n.Addrs[0], len(n.Planes), strings.Join(s.Wires, " "), s.Socket)
+	}
 	if !c.Bool("foreground") {
 		fmt.Fprintf(e.out, "try: nicemu run -- ibv_devinfo\n")
 		return nil
@@ -261,9 +271,45 @@ func (e *env) down(c *cli.Context) error {
 	return errors.Join(errs...)
 }
 
-// nicOf reads the flags of `up` into a NIC.
-func nicOf(c *cli.Context) (serve.NIC, error) {
-	n, err := serve.NewNIC(c.String("nic"), c.StringSlice("addr"), c.String("transport"))
+// nicsOf reads the flags of `up` into a NIC, or as many as there are shards.
+func nicsOf(c *cli.Context) ([]serve.NIC, error) {
+	addrs, shards := c.StringSlice("addr"), c.Int("shards")
+	switch {
+	case shards < 1 || shards > wire.MaxShards:
+		return nil, fail.Usagef("--shards %d: 1 to %d", shards, wire.MaxShards)
+	case len(addrs)%shards != 0:
+		return nil, fail.Usagef("--shards %d with %d addresses: each NIC needs its own, and all as many", shards, len(addrs))
+	}
+	each := len(addrs) / shards
+	var nics []serve.NIC
+	name := c.String("nic")
+	for i := range shards {
+		n, err := nicOf(c, name, addrs[i*each:(i+1)*each])
+		if err != nil {
+			return nil, err
+		}
+		nics = append(nics, n)
+		if i+1 < shards {
+			if name, err = following(n.Name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return nics, nil
+}
+
+// following is the name of the NIC after one: a/mr1 after a/mr0.
+func following(name string) (string, error) {
+	stem := strings.TrimRight(name, "0123456789")
+	n, err := strconv.Atoi(name[len(stem):])
+	if err != nil {
+		return "", fail.Usagef("--nic %s with --shards: a name that ends in a number, for the next ones to go on from", name)
+	}
+	return stem + strconv.Itoa(n+1), nil
+}
+
+func nicOf(c *cli.Context, name string, addrs []string) (serve.NIC, error) {
+	n, err := serve.NewNIC(name, addrs, c.String("transport"))
 	if err != nil {
 		return n, err
 	}

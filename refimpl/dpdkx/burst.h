@@ -3,6 +3,7 @@
 #ifndef MR_DPDKX_BURST_H
 #define MR_DPDKX_BURST_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <rte_ethdev.h>
@@ -35,6 +36,8 @@ struct mr_tx {
     uint32_t flags;
 };
 
+struct mr_hub;
+
 /* A queue pair of a port, owned by one thread. */
 struct mr_queue {
     uint16_t port, queue;
@@ -50,7 +53,47 @@ struct mr_queue {
     uint8_t *spare[MR_SPARES];
     struct rte_mbuf *rx_mbufs[MR_BURST];
     struct rte_mbuf *tx_mbufs[MR_BURST];
+
+    /* Of a port that several NICs share (hub.h); without a hub unused. */
+    struct mr_hub *hub;
+    uint16_t shard;    /* whose queue it is */
+    uint16_t turn;     /* who is first now */
+    uint16_t wait_n;   /* others' frames that the port refused */
+    bool woken;        /* something is or will be written to its descriptor */
+    uint32_t gave;     /* shards that got something in this burst, a bit each */
+    uint64_t moved;    /* frames of anybody in the last mr_rx_burst */
+    uint64_t hub_full; /* frames lost because the shard that they are for did not take them */
+    struct rte_mbuf *wait[MR_BURST];
 };
+
+static inline uint16_t mr_hub_rx(struct mr_queue *q, uint16_t want);
+static inline uint16_t mr_hub_tx(struct mr_queue *q, struct rte_mbuf **m, uint16_t n);
+static inline void mr_hub_wake(struct mr_queue *q);
+
+static inline uint16_t mr_port_rx(struct mr_queue *q, uint16_t want) {
+    uint16_t n;
+
+    if (q->hub != NULL)
+        return mr_hub_rx(q, want);
+    mr_burst_begin(q->guard);
+    n = rte_eth_rx_burst(q->port, q->queue, q->rx_mbufs, want);
+    mr_burst_end(q->guard);
+    return n;
+}
+
+static inline uint16_t mr_port_tx(struct mr_queue *q, struct rte_mbuf **m, uint16_t n) {
+    uint16_t sent;
+
+    if (q->hub != NULL) {
+        sent = mr_hub_tx(q, m, n);
+        mr_hub_wake(q);
+        return sent;
+    }
+    mr_burst_begin(q->guard);
+    sent = rte_eth_tx_burst(q->port, q->queue, m, n);
+    mr_burst_end(q->guard);
+    return sent;
+}
 
 static inline struct rte_mbuf *mr_mbuf_of(const struct mr_queue *q, uint8_t *buf) {
     return (struct rte_mbuf *)(void *)(buf - q->room);
@@ -75,9 +118,7 @@ static inline uint16_t mr_rx_burst(struct mr_queue *q, uint16_t want) {
 
     if (q->held > 0)
         rte_pktmbuf_free_bulk(q->rx_mbufs, q->held);
-    mr_burst_begin(q->guard);
-    n = rte_eth_rx_burst(q->port, q->queue, q->rx_mbufs, RTE_MIN(want, (uint16_t)MR_BURST));
-    mr_burst_end(q->guard);
+    n = mr_port_rx(q, RTE_MIN(want, (uint16_t)MR_BURST));
     for (i = 0; i < n; i++)
         rte_prefetch0(rte_pktmbuf_mtod(q->rx_mbufs[i], void *));
     for (i = 0; i < n; i++) {
@@ -116,11 +157,8 @@ static inline uint16_t mr_tx_burst(struct mr_queue *q, uint16_t n) {
         }
         q->tx_mbufs[i] = m;
     }
-    if (n > 0) {
-        mr_burst_begin(q->guard);
-        sent = rte_eth_tx_burst(q->port, q->queue, q->tx_mbufs, n);
-        mr_burst_end(q->guard);
-    }
+    if (n > 0)
+        sent = mr_port_tx(q, q->tx_mbufs, n);
     q->tx_refused += (uint64_t)(n - sent);
     if (q->spares < MR_SPARES / 2)
         mr_refill(q, MR_SPARES - (unsigned int)(n - sent));
@@ -130,16 +168,11 @@ static inline uint16_t mr_tx_burst(struct mr_queue *q, uint16_t n) {
 /* Sends one packet by itself, whatever is in tx. */
 static inline int mr_tx_one(struct mr_queue *q, uint8_t *buf, uint16_t at, uint16_t len) {
     struct rte_mbuf *m = mr_mbuf_of(q, buf);
-    uint16_t sent;
-
     m->data_off = at;
     m->data_len = len;
     m->pkt_len = len;
     m->ol_flags = 0;
-    mr_burst_begin(q->guard);
-    sent = rte_eth_tx_burst(q->port, q->queue, &m, 1);
-    mr_burst_end(q->guard);
-    return sent == 1;
+    return mr_port_tx(q, &m, 1) == 1;
 }
 
 /* Gives back everything that the queue holds. */
@@ -154,5 +187,7 @@ static inline void mr_queue_drain(struct mr_queue *q) {
     q->spares = 0;
     mr_guard_give(q->guard);
 }
+
+#include "hub.h" /* the rest of it, which needs what is above */
 
 #endif

@@ -38,7 +38,15 @@ go_free(struct mr_queue *q, uint8_t *buf)
 static void
 go_drain(struct mr_queue *q)
 {
+	if (q->hub != NULL)
+		mr_hub_drop(q);
 	mr_queue_drain(q);
+}
+
+static void
+go_discard(struct mr_queue *q)
+{
+	mr_hub_drop(q);
 }
 */
 import "C"
@@ -75,6 +83,22 @@ func NewQueue(port ethdev.Port, q uint16, pool *Pool) *Queue {
 	c.guard = C.mr_guard_take()
 	return &Queue{c: c, pool: pool, size: pool.dataRoom}
 }
+
+// NewSharedQueue takes the queues of one of the NICs that share a port, if it has some (Hub).
+func NewSharedQueue(port ethdev.Port, h *Hub, shard int, pool *Pool) *Queue {
+	q := NewQueue(port, uint16(shard), pool)
+	q.c.hub, q.c.shard = h.c, C.uint16_t(shard)
+	return q
+}
+
+// Moved is how many packets the last Rx took from anywhere to anywhere, those of others that share the port included.
+func (q *Queue) Moved() int { return int(q.c.moved) }
+
+// HubFull counts packets to another NIC of the port that did not take them.
+func (q *Queue) HubFull() uint64 { return uint64(q.c.hub_full) }
+
+// Discard frees what others of the port want of this NIC: its port does not run.
+func (q *Queue) Discard() { C.go_discard(q.c) }
 
 // Rx receives up to max packets, and returns how many. Packet looks at them until the next Rx, which gives their buffers back.
 func (q *Queue) Rx(max int) int {

@@ -34,13 +34,15 @@ type Memory struct {
 // ErrMemory is the cause when the environment has too little memory for the buffers.
 var ErrMemory = errors.New("too little memory")
 
-// NewMemory makes buffers for a number of ports with links of an MTU.
-func NewMemory(ports, mtu int) (*Memory, error) {
+// NewMemory makes buffers for a number of ports with links of an MTU, each shared by as many NICs.
+func NewMemory(ports, mtu, shards int) (*Memory, error) {
 	if mtu == 0 {
 		mtu = defaultMTU
 	}
 	room := (ether.HeadLen+2*ether.VLANLen+mtu+ringSlack+roomUnit-1)/roomUnit*roomUnit + dpdkx.Headroom
-	n := uint32(ports*(2*ringDefault+portExtra) + cacheSize)
+	shards = max(shards, 1)
+	between := (shards*shards - 1) * dpdkx.HubRing // rings from each NIC to each other, and to the port from all but the first
+	n := uint32(ports*(shards*(2*ringDefault+portExtra)+between) + shards*cacheSize)
 	pool, err := dpdkx.NewPool("mroce", n, uint16(room), mempool.OptCacheSize(cacheSize))
 	if err != nil {
 		if errors.Is(err, syscall.ENOMEM) {

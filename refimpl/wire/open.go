@@ -231,7 +231,9 @@ func (p *Port) start(o Options) error {
 	if fits := uint32(info.MaxMTU()) >= uint32(o.MTU) && info.MaxRxPktLen() >= uint32(o.MTU+ether.HeadLen); fits {
 		rx.MTU = uint32(o.MTU)
 	}
-	if err := p.id.DevConfigure(1, 1, ethdev.OptRxMode(rx), ethdev.OptTxMode(ethdev.TxMode{Offloads: p.off.Tx()})); err != nil {
+	queues, opts := p.queues(&info, o, &rx)
+	opts = append(opts, ethdev.OptRxMode(rx), ethdev.OptTxMode(ethdev.TxMode{Offloads: p.off.Tx()}))
+	if err := p.id.DevConfigure(uint16(queues), uint16(queues), opts...); err != nil {
 		return err
 	}
 	if err := p.setMTU(&info, rx.MTU != 0); err != nil {
@@ -239,11 +241,13 @@ func (p *Port) start(o Options) error {
 	}
 	nrx, ntx := dpdkx.Descriptors(&info, orRing(o.RxRing), orRing(o.TxRing))
 	socket := ethdev.OptSocket(p.id.SocketID())
-	if err := p.id.RxqSetup(0, nrx, p.mem.pool.Mempool(), socket); err != nil {
-		return err
-	}
-	if err := p.id.TxqSetup(0, ntx, socket); err != nil {
-		return err
+	for q := range uint16(queues) {
+		if err := p.id.RxqSetup(q, nrx, p.mem.pool.Mempool(), socket); err != nil {
+			return err
+		}
+		if err := p.id.TxqSetup(q, ntx, socket); err != nil {
+			return err
+		}
 	}
 	if p.redial == nil {
 		if err := p.id.Start(); err != nil {
@@ -258,7 +262,13 @@ func (p *Port) start(o Options) error {
 	if err := p.address(o, info.DriverName()); err != nil {
 		return err
 	}
-	p.q = dpdkx.NewQueue(p.id, 0, p.mem.pool)
+	if o.Shards > 1 {
+		if err := p.lead(info.DriverName(), o.Shards, queues); err != nil {
+			return err
+		}
+	} else {
+		p.q = dpdkx.NewQueue(p.id, 0, p.mem.pool)
+	}
 	p.near.Init(p.near.MAC, o.MTU, p.control)
 	if l := dpdkx.LinkOf(p.id); l.Up && !strings.HasPrefix(info.DriverName(), "net_") { // virtual links claim any speed
 		p.caps.RateBps = l.Bps

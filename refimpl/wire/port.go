@@ -48,6 +48,7 @@ type Options struct {
 	Busy      bool         // the loop polls without a pause
 	RxRing    uint16       // descriptors; 0 = 1024
 	TxRing    uint16       // likewise
+	Shards    int          // NICs that share the port, this one the first (Share); 0 = 1
 	Note      func(string) // what a user should know
 
 	Noise *mono.Duration // the wire's timing noise; nil = that of shared cores
@@ -93,6 +94,11 @@ type Port struct {
 	busy   bool
 	closed bool
 
+	share  *sharing // with other NICs; nil: the port is this one's
+	shard  int
+	driver string
+	moved  bool // the last RxBurst moved packets, be they others'
+
 	stats device.PortStats
 	drops [drops]uint64
 }
@@ -101,6 +107,7 @@ var (
 	_ device.GroupPort   = (*Port)(nil)
 	_ device.ResolvePort = (*Port)(nil)
 	_ device.MemoryPort  = (*Port)(nil)
+	_ device.SleepPort   = (*Port)(nil)
 )
 
 // Caps implements device.Port.
@@ -131,6 +138,17 @@ func (p *Port) TxBuffer(size int) []byte {
 
 // LinkUp asks the port. One that was taken away is down for good.
 func (p *Port) LinkUp() bool {
+	if p.guest() {
+		return !p.closed && p.share.up.Load()
+	}
+	up := p.linkUp()
+	if p.share != nil {
+		p.share.up.Store(up)
+	}
+	return up
+}
+
+func (p *Port) linkUp() bool {
 	if p.closed || dpdkx.Removed(p.id) {
 		return false
 	}
@@ -145,13 +163,18 @@ func (p *Port) LinkUp() bool {
 	return up
 }
 
-// FDs implements device.Port: DPDK ports are polled.
-func (p *Port) FDs() []int { return nil }
+// FDs implements device.Port: DPDK ports are polled. Only other NICs of a port wake.
+func (p *Port) FDs() []int {
+	if p.share == nil || p.busy {
+		return nil
+	}
+	return []int{p.q.WakeFD()}
+}
 
 // NextWake is when the loop should look again, at the latest: at once when it polls without a pause, else after a nap that
 // is the longer the longer nothing came.
 func (p *Port) NextWake() mono.Time {
-	if p.busy {
+	if p.busy || p.moved {
 		return p.now
 	}
 	nap := min(max(p.now.Sub(p.lastRx)/napShare, napMin), napMax)
@@ -170,11 +193,15 @@ func (p *Port) Stats() device.PortStats {
 	if p.closed {
 		return s
 	}
-	c := dpdkx.CountsOf(p.id)
+	var c dpdkx.Counts
+	if !p.guest() {
+		c = dpdkx.CountsOf(p.id)
+	}
 	for _, d := range []struct {
 		name string
 		n    uint64
-	}{{"port_rx_missed", c.RxMissed}, {"port_rx_errors", c.RxErrors}, {"port_tx_errors", c.TxErrors}, {"port_rx_no_buffer", c.RxNoBuffer}, {"pool_empty", p.q.Exhausted()}} {
+	}{{"port_rx_missed", c.RxMissed}, {"port_rx_errors", c.RxErrors}, {"port_tx_errors", c.TxErrors}, {"port_rx_no_buffer", c.RxNoBuffer}, {"pool_empty", p.q.Exhausted()},
+		{"neighbour_full", p.q.HubFull()}} {
 		if d.n > 0 {
 			s.Drops[d.name] = d.n
 		}
@@ -189,6 +216,9 @@ func (p *Port) Close() error {
 		return nil
 	}
 	p.closed = true
+	if p.guest() {
+		return p.closeGuest()
+	}
 	defer removeSockets(p.files)
 	if p.turn == nil {
 		p.id.Stop()
@@ -197,5 +227,5 @@ func (p *Port) Close() error {
 	}
 	p.q.Free()
 	p.id.Close()
-	return nil
+	return p.closeShare()
 }

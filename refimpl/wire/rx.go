@@ -18,11 +18,18 @@ func (p *Port) RxBurst(now mono.Time, ps []pkt.Packet) int {
 		return 0
 	}
 	p.drops[dropUnresolved] += uint64(p.near.Tick(now))
-	if p.redial.stopped() {
+	p.moved = false
+	if p.stopped() {
+		if p.share != nil {
+			p.q.Discard()
+		}
 		return 0
 	}
 	n := p.q.Rx(min(len(ps), dpdkx.Burst))
-	if n > 0 {
+	if p.share != nil {
+		p.moved = p.q.Moved() > 0
+	}
+	if n > 0 || p.moved {
 		p.lastRx = now
 	}
 	filled := 0

@@ -25,7 +25,7 @@ func (p *Port) TxBurst(now mono.Time, ps []pkt.Packet) int {
 		p.drops[dropClosed] += uint64(len(ps))
 		return len(ps)
 	}
-	if p.redial.stopped() {
+	if p.stopped() {
 		p.drops[dropLinkDown] += uint64(len(ps))
 		return len(ps)
 	}
@@ -214,7 +214,7 @@ func (p *Port) sendKept(e *ether.Neigh) {
 
 // control sends a frame of our own (ARP, ND), which is in nobody's statistics. It comes in the middle of a burst.
 func (p *Port) control(f []byte) {
-	if p.closed || p.redial.stopped() {
+	if p.closed || p.stopped() {
 		return
 	}
 	buf := p.spare()

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 		if _, err := eal.Init(args); err != nil {
 			panic(err)
 		}
-		if memory, err = NewMemory(4, mtu); err != nil {
+		if memory, err = NewMemory(4, mtu, 2); err != nil {
 			panic(err)
 		}
 		return m.Run()
