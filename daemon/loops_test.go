@@ -117,7 +117,7 @@ func TestLoopThreadFails(t *testing.T) {
 		case <-time.After(10 * time.Second):
 			t.Fatal("it goes on")
 		}
-		if err := d.failed.Load(); err == nil || *err != why {
+		if err := d.failed.Load(); err == nil || !errors.Is(*err, why) {
 			t.Errorf("loop %d: %v", bad, err)
 		}
 		d.Stop()

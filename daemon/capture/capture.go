@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -65,6 +66,7 @@ type Capture struct {
 	snap  int
 	stop  atomic.Bool
 	done  chan struct{}
+	mu    sync.Mutex // of who puts into the ring: ports of NICs on several loops
 
 	// Counted by the loop, read by anyone.
 	packets, lost atomic.Uint64
@@ -85,7 +87,7 @@ type Stats struct {
 }
 
 // Start captures ports into w, which it closes at the end. now and wall are the same moment on the loop's clock and on
-// the calendar. Called on the loop's goroutine.
+// the calendar. Called while no port of them is in use elsewhere.
 func Start(w io.WriteCloser, o Options, now mono.Time, wall time.Time, ports ...*Port) (*Capture, error) {
 	if len(ports) == 0 {
 		return nil, errors.New("capture: no port")
@@ -137,7 +139,7 @@ func (c *Capture) begin(o Options) error {
 	return c.ng.Flush()
 }
 
-// Stop ends the capture. It does not wait: the file is complete when Done is closed. Called on the loop's goroutine.
+// Stop ends the capture. It does not wait: the file is complete when Done is closed. Called as Start is.
 func (c *Capture) Stop() Stats {
 	for _, p := range c.ports {
 		if p.cap == c {
@@ -176,12 +178,17 @@ func (p *Port) TxBurst(now mono.Time, ps []pkt.Packet) int {
 }
 
 func (c *Capture) record(now mono.Time, id int, ps []pkt.Packet) {
+	if len(ps) == 0 {
+		return
+	}
 	lost := 0
+	c.mu.Lock()
 	for i := range ps {
 		if !c.ring.put(now, id, c.snap, &ps[i]) {
 			lost++
 		}
 	}
+	c.mu.Unlock()
 	c.packets.Add(uint64(len(ps)))
 	if lost > 0 {
 		c.lost.Add(uint64(lost))

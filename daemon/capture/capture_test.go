@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -300,5 +301,26 @@ func BenchmarkRecord(b *testing.B) {
 				c.ring.release()
 			}
 		})
+	}
+}
+
+// TestTwoLoops: ports of NICs on several loops are captured into one file; every packet is there.
+func TestTwoLoops(t *testing.T) {
+	ports := []*Port{Wrap(&wire{}, "a/mr0 plane 0"), Wrap(&wire{}, "a/mr1 plane 0")}
+	c, err := Start(&file{}, Options{}, 0, time.Now(), ports...)
+	need(t, "start", err)
+	const bursts = 2000
+	var wg sync.WaitGroup
+	for i, p := range ports {
+		wg.Go(func() {
+			ps := []pkt.Packet{roce(4, "10.0.0.1", "10.0.0.2", 100+i), roce(4, "10.0.0.1", "10.0.0.2", 100+i), roce(4, "10.0.0.1", "10.0.0.2", 100+i)}
+			for range bursts {
+				p.TxBurst(1, ps) // this wire takes two
+			}
+		})
+	}
+	wg.Wait()
+	if s := finish(t, c); s.Packets != 2*2*bursts || s.Lost != 0 || c.written != s.Packets {
+		t.Errorf("%+v, %d in the file", s, c.written)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/metaroce/metaroce/internal/pkt"
 )
 
-// ring carries records from one goroutine, the device loop, to another, the writer, without locks.
+// ring carries records from one goroutine at a time, a device loop, to another, the writer, without locks between them.
 //
 //	record: size 4 (of the record; 0 = the rest up to the end is unused) · length 4 of the packet · captured 4 ·
 //	        source port 2 · interface 2 · time 8 · kind 1 · TOS 1 · flags 1 (1: IPv6, 2: may be fragmented) · TTL 1 ·

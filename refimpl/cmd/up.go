@@ -165,13 +165,13 @@ func (e *env) up(c *cli.Context) error {
 		Spool: filepath.Join(s.dir, "spool"), Capture: capture, NICs: nics,
 	}}
 	if cfg.EAL, cfg.Cores, err = ealArgs(c.Args().Slice(), s.unique(), s.Wires, len(nics), e.note); err != nil {
-		return fail.Usagef("%w", err)
+		return errors.Join(fail.Usagef("%w", err), s.end())
 	}
 	switch {
 	case cfg.Busy && len(cfg.Cores) == 0:
 		e.note("--poll busy without a core: `-- -l CORE` binds the loop to one")
 	case cfg.Busy && len(cfg.Cores) < len(nics):
-		return fail.Usagef("--poll busy with %d loops takes as many cores: `-- -l 2,3`", len(nics))
+		return errors.Join(fail.Usagef("--poll busy with %d loops takes as many cores: `-- -l 2,3`", len(nics)), s.end())
 	}
 	if err := e.start(c, s, cfg); err != nil {
 		return errors.Join(err, s.end())

@@ -101,6 +101,10 @@ func TestRefused(t *testing.T) {
 		{"driver folder", memif, []string{"--", "-d", "/nonexistent/drivers"}, 3, []string{"/nonexistent/drivers", "-d FOLDER"}},
 		{"little memory", memif, []string{"--", "--no-huge", "-m", "4"}, 3, []string{"too little memory", "-m"}},
 		{"poll", memif, []string{"--poll", "sometimes"}, 2, []string{"adaptive or busy"}},
+		{"many shards", memif, []string{"--shards", "9"}, 2, []string{"--shards 9", "1 to 8"}},
+		{"shards without addresses", memif, []string{"--shards", "2"}, 2, []string{"1 addresses", "its own"}},
+		{"shards without cores", memif, []string{"--shards", "2", "--addr", "10.0.0.3/24", "--poll", "busy", "--", "-l", "0"}, 2, []string{"as many cores", "-l 2,3"}},
+		{"no list of cores", memif, []string{"--", "-l", "two"}, 2, []string{"-l two", "2,3"}},
 		{"no wire", "", nil, 2, []string{"--wire dpdk:"}},
 		{"unknown flag", memif, []string{"--wir", "x"}, 2, []string{"unknown flag --wir", "up --help"}},
 	} {

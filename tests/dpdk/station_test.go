@@ -4,6 +4,7 @@ package dpdk
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -96,6 +97,7 @@ func (s *station) try(args ...string) (string, int) {
 type nic struct {
 	*station
 	name, addr string
+	dev        string // mr0 where it is ""
 	socket     string
 }
 
@@ -126,6 +128,16 @@ func (s *station) nic(name, addr string) *nic {
 	return &nic{station: s, name: name, addr: addr, socket: filepath.Join(s.dir, "mroce", name+"-mr0.sock")}
 }
 
+// other is another NIC of the same daemon, one that shares its ports.
+func (n *nic) other(dev, addr string) *nic {
+	o := *n
+	o.dev, o.addr = dev, addr
+	return &o
+}
+
+// full is its name.
+func (n *nic) full() string { return n.name + "/" + cmp.Or(n.dev, "mr0") }
+
 // memif are the wires of one end of a number of planes.
 func (s *station) memif(role string, planes int) (wires []string) {
 	for i := range planes {
@@ -153,7 +165,7 @@ func (n *nic) ask(cmd string, args, out any) {
 		n.t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.MgmtNIC(cmd, n.name+"/mr0", args, out); err != nil {
+	if err := c.MgmtNIC(cmd, n.full(), args, out); err != nil {
 		n.t.Fatalf("%s: %v", cmd, err)
 	}
 }
@@ -260,7 +272,7 @@ type job struct {
 func (n *nic) start(limit time.Duration, program ...string) *job {
 	n.t.Helper()
 	j := &job{t: n.t, name: n.name + ": " + strings.Join(program, " "), cmd: n.command(limit, program...), done: make(chan struct{})}
-	j.cmd.Env = append(j.cmd.Env, "MR_SOCKET="+n.socket)
+	j.cmd.Env = append(j.cmd.Env, "MR_SOCKET="+n.socket, "MR_NIC="+n.full())
 	j.cmd.Stdout, j.cmd.Stderr = &j.out, &j.out
 	if err := j.cmd.Start(); err != nil {
 		n.t.Fatalf("%s: %v", j.name, err)
