@@ -25,11 +25,11 @@ $(B)/bin/mroce: need-go
 	@mkdir -p $(B)/bin
 	$(GOBUILD) -o $@ ./tools/mroce
 
-# The only program with cgo. pkg-config's flags for DPDK are beyond what cgo lets through by itself.
+# The only program with cgo.
 .PHONY: $(B)/bin/mroce-dpdk
 $(B)/bin/mroce-dpdk: need-go
 	@mkdir -p $(B)/bin
-	@if pkg-config --exists libdpdk 2>/dev/null; then cd refimpl && CGO_ENABLED=1 CGO_CFLAGS_ALLOW='.*' CGO_LDFLAGS_ALLOW='.*' \
+	@if pkg-config --exists libdpdk 2>/dev/null; then sh ci/refimpl.sh \
 		$(GO) build -tags dpdk -trimpath -buildvcs=false -ldflags '-X main.version=$(VERSION)' -o ../$@ .; \
 	else echo "make: no libdpdk (Debian: libdpdk-dev), so mroce-dpdk is left out; everything else is built"; fi
 

@@ -34,8 +34,7 @@ count() { printf '%s %s 0\n' "$1" "$2" >>"$MR_COUNTS"; }
 
 gotest() { "$go" run ./ci/gotest -go "$go" -counts "$MR_COUNTS" -- "$@"; }
 
-# In refimpl: the module with cgo, and pkg-config's flags for DPDK, which cgo does not let through by itself.
-refimpl() { (cd refimpl && CGO_ENABLED=1 CGO_CFLAGS_ALLOW='.*' CGO_LDFLAGS_ALLOW='.*' "$@"); }
+refimpl() { sh ci/refimpl.sh "$@"; }
 has_dpdk() { pkg-config --exists libdpdk 2>/dev/null; }
 
 # Packages with a goroutine of their own, in tests or out: the race detector has nothing to find elsewhere.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/metaroce/metaroce/daemon/fail"
 	"github.com/metaroce/metaroce/internal/completion"
+	"github.com/metaroce/metaroce/refimpl/dpdkx"
 )
 
 // env is what commands share.
@@ -36,8 +37,9 @@ func Main(args []string, version string) int {
 
 func (e *env) app() *cli.App {
 	app := &cli.App{
-		Name: "mroce-dpdk", Usage: "an RDMA NIC on DPDK ports: the reference implementation", Version: e.version,
-		Writer: e.out, ErrWriter: e.err, EnableBashCompletion: true, Suggest: true, HideHelpCommand: true,
+		Name: "mroce-dpdk", Usage: "an RDMA NIC on DPDK ports: the reference implementation",
+		Version: e.version + " (" + dpdkx.Version() + ")", // whose bug it is, often
+		Writer:  e.out, ErrWriter: e.err, EnableBashCompletion: true, Suggest: true, HideHelpCommand: true,
 		DisableSliceFlagSeparator: true, // vdevs have commas
 		ExitErrHandler:            func(*cli.Context, error) {},
 		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return fail.Usagef("%w", err) },
