@@ -175,17 +175,18 @@ func ealError(args []string, text string, err error) error {
 	var told []string
 	for _, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "EAL: ") && !harmless(line) || strings.Contains(line, ": unrecognized option") || strings.Contains(line, ": invalid option") ||
+		if strings.HasPrefix(line, "EAL: ") && !harmless(line) || strings.HasPrefix(line, "ARGPARSE: ") || strings.Contains(line, ": unrecognized option") || strings.Contains(line, ": invalid option") ||
 			strings.Contains(line, "requires an argument") {
-			told = append(told, strings.TrimPrefix(strings.TrimPrefix(line, "EAL: "), "mroce-dpdk: "))
+			told = append(told, strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(line, "EAL: "), "ARGPARSE: "), "mroce-dpdk: "))
 		}
 	}
+	told = slices.Compact(told)
 	what := strings.Join(told[:min(len(told), 3)], "; ")
 	if what == "" {
 		what = err.Error()
 	}
 	switch {
-	case strings.Contains(text, "Invalid 'command line' arguments"):
+	case errors.Is(err, eal.ErrExit), strings.Contains(text, "Invalid 'command line' arguments"), strings.Contains(text, "Error parsing command line arguments"):
 		return fail.Usagef("EAL does not take its arguments (%s): %s", strings.Join(args[1:], " "), what)
 	case strings.Contains(text, "cannot open shared object"), strings.Contains(text, "Cannot init plugins"):
 		return fail.Lackf("EAL cannot load a driver: %s; `-- -d FOLDER` names the folder with DPDK's drivers", what)

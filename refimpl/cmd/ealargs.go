@@ -3,6 +3,7 @@
 package cmd
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -11,7 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/metaroce/metaroce/refimpl/dpdkx"
 	"github.com/metaroce/metaroce/refimpl/wire"
+	"github.com/yerden/go-dpdk/eal"
 )
 
 // How much memory is asked for where there are no huge pages, and for each NIC more that shares the ports.
@@ -52,6 +55,17 @@ func ealArgs(user []string, name string, wires []string, shards int, note func(s
 		args = append(args, "--no-telemetry")
 	}
 	return args, cores, nil
+}
+
+// ealHelp prints what DPDK says of its arguments, where they ask for that. EAL would print it and end the daemon.
+func ealHelp(user []string) bool {
+	i := slices.IndexFunc(user, func(a string) bool { return a == "-h" || a == "--help" || a == "--log-level=help" })
+	if i < 0 {
+		return false
+	}
+	_, err := eal.Init([]string{"mroce-dpdk", user[i]})
+	dpdkx.FlushC()
+	return errors.Is(err, eal.ErrExit)
 }
 
 // has reports whether one of the names is among the arguments, alone, with =VALUE or with the value at once (-m512).

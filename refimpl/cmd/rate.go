@@ -39,6 +39,9 @@ type Rate struct {
 }
 
 func (e *env) rate(c *cli.Context) error {
+	if ealHelp(c.Args().Slice()) {
+		return nil
+	}
 	side, url, n := c.Args().First(), c.String("wire"), c.Int("frame")
 	if side != "send" && side != "receive" {
 		return fail.Usagef("rate send, or rate receive?")

@@ -32,7 +32,7 @@ func (e *env) upCommand() *cli.Command {
 		Name: "up", Usage: "start a daemon with a NIC on DPDK ports, or several that share them", ArgsUsage: "[-- EAL ARGUMENTS]",
 		Description: example("mroce-dpdk up --addr 10.0.0.1/24 --wire dpdk:net_memif0,role=server,socket=/tmp/plane0.sock -- --no-huge -m 256", "mroce-dpdk down") + "\n\n" +
 			"A wire is dpdk:PCI-ADDRESS (0000:03:00.0), dpdk:PORT (a number, of a port that EAL finds) or dpdk:VDEV,ARGUMENTS: net_memif, net_tap,\n" +
-			"net_af_packet, net_af_xdp. One a plane, in order. What follows -- goes to DPDK: -l CORE binds the loop to a core, -d FOLDER loads drivers.\n\n" +
+			"net_af_packet, net_af_xdp. One a plane, in order. What follows -- goes to DPDK: -l CORE binds the loop to a core, -d FOLDER loads drivers; `up -- --help` lists them all.\n\n" +
 			"--shards 2 makes two NICs of the same ports, mr0 and mr1, each with its own loop, queues and addresses: `-- -l 2,3` gives them a core each,\n" +
 			"and a program that opens both uses both.",
 		Flags: []cli.Flag{
@@ -136,6 +136,9 @@ func (s *state) end() error {
 }
 
 func (e *env) up(c *cli.Context) error {
+	if ealHelp(c.Args().Slice()) {
+		return nil
+	}
 	nics, err := nicsOf(c)
 	if err != nil {
 		return err

@@ -326,8 +326,20 @@ func (p *Port) address(o Options, driver string) error {
 		return err
 	}
 	p.near.MAC = ether.MAC(mac.HardwareAddr())
-	if p.near.MAC == (ether.MAC{}) || driver == "net_tap" {
-		p.near.MAC = o.MAC
+	if p.near.MAC != (ether.MAC{}) && driver != "net_tap" {
+		return nil
+	}
+	p.near.MAC = o.MAC
+	return hear(p.id, o.MAC, driver)
+}
+
+// unfiltered lists drivers that receive whatever the address, or did in some release.
+var unfiltered = []string{"net_memif", "net_ring", "net_null", "net_tap"}
+
+// hear makes a port receive frames to an address that is not its own.
+func hear(id ethdev.Port, mac [6]byte, driver string) error {
+	if err := dpdkx.AddMAC(id, mac); err != nil && !slices.Contains(unfiltered, driver) {
+		return fmt.Errorf("%s: %w", driver, err)
 	}
 	return nil
 }

@@ -29,9 +29,6 @@ type sharing struct {
 // the rings of the first, from two threads (DPDK 22.11).
 var oneQueue = []string{"net_memif"}
 
-// unfiltered lists drivers that receive whatever the address.
-var unfiltered = []string{"net_memif", "net_ring", "net_null", "net_tap"}
-
 // queues decides how many pairs of queues a port gets, and how it spreads what it receives.
 func (p *Port) queues(info *ethdev.DevInfo, o Options, rx *ethdev.RxMode) (n int, opts []ethdev.Option) {
 	n = 1
@@ -68,8 +65,8 @@ func Share(first *Port, shard int, o Options) (*Port, error) {
 	if s == nil || shard < 1 || shard >= s.shards || s.taken[shard] {
 		return nil, fmt.Errorf("%s: no place for a NIC %d", first.caps.Name, shard)
 	}
-	if err := dpdkx.AddMAC(first.id, o.MAC); err != nil && !slices.Contains(unfiltered, first.driver) {
-		return nil, fmt.Errorf("%s: %w", first.caps.Name, err)
+	if err := hear(first.id, o.MAC, first.driver); err != nil {
+		return nil, err
 	}
 	s.taken[shard] = true
 	s.hub.SetMAC(shard, o.MAC)

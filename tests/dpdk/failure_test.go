@@ -129,6 +129,9 @@ func TestRefused(t *testing.T) {
 			}
 		})
 	}
+	if out, code := s.try("up", "--", "--help"); code != 0 || !strings.Contains(out, "--no-huge") {
+		t.Errorf("EAL's help: exit %d\n%s", code, out)
+	}
 	a := s.up("a", "10.0.0.1", []string{memif})
 	if out, code := s.try("up", "--nic", "b/mr0", "--addr", "10.0.0.2/24", "--wire", memif); code != 1 || !strings.Contains(out, "another process serves") {
 		t.Errorf("a socket that somebody serves: exit %d\n%s", code, out)

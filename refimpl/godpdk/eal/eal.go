@@ -5,6 +5,8 @@ package eal
 
 /*
 #cgo pkg-config: libdpdk
+#cgo CFLAGS: -Wall -Wextra
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +19,8 @@ mr_rte_errno(void)
 {
 	return rte_errno;
 }
+
+extern void mr_eal_starts(bool on);
 */
 import "C"
 
@@ -36,16 +40,18 @@ type result struct {
 
 // Init starts the environment with the arguments of a DPDK program, args[0] being its name, and returns how many of them
 // were EAL's. The calling goroutine stays as it is: a thread of its own becomes the main lcore, since EAL binds it to a
-// core, and lives as long as the process.
+// core, and lives as long as the process. Where EAL would end the process, the error is ErrExit.
 func Init(args []string) (n int, err error) {
-	done := make(chan result)
+	starting = make(chan result)
 	go func() {
 		runtime.LockOSThread() // never unlocked
+		C.mr_eal_starts(true)
 		n, err := initHere(args)
-		done <- result{n, err}
+		C.mr_eal_starts(false)
+		starting <- result{n, err}
 		select {}
 	}()
-	r := <-done
+	r := <-starting
 	return r.n, r.err
 }
 
