@@ -142,6 +142,11 @@ func Interface(info *ethdev.DevInfo) string {
 	return C.GoString(&name[0])
 }
 
+// IfIndex is the index of the kernel's interface that the port has to do with; 0 = none.
+func IfIndex(info *ethdev.DevInfo) uint32 {
+	return uint32((*C.struct_rte_eth_dev_info)(unsafe.Pointer(info)).if_index)
+}
+
 // Counts are a port's own counters.
 type Counts struct {
 	RxPackets, RxBytes, TxPackets, TxBytes   uint64

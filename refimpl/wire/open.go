@@ -75,6 +75,7 @@ func Open(url string, o Options) (*Port, error) {
 			p.turn.Close(true)
 		}
 		p.id.Close()
+		p.kernel.close()
 		removeSockets(p.files)
 		return nil, fmt.Errorf("%s: %w", url, err)
 	}
@@ -239,6 +240,7 @@ func (p *Port) start(o Options) error {
 	if err := p.setMTU(&info, rx.MTU != 0); err != nil {
 		return err
 	}
+	p.kernel = newBeneath(info.DriverName(), dpdkx.IfIndex(&info))
 	nrx, ntx := dpdkx.Descriptors(&info, orRing(o.RxRing), orRing(o.TxRing))
 	socket := ethdev.OptSocket(p.id.SocketID())
 	for q := range uint16(queues) {

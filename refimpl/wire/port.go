@@ -91,6 +91,7 @@ type Port struct {
 	lastRx mono.Time
 	redial *redial     // a memif's client
 	turn   *dpdkx.Turn // a memif
+	kernel *beneath    // what is an interface of the kernel
 	busy   bool
 	closed bool
 
@@ -156,7 +157,7 @@ func (p *Port) linkUp() bool {
 		p.redial.again(p.now)
 		return false
 	}
-	up := dpdkx.LinkOf(p.id).Up
+	up := dpdkx.LinkOf(p.id).Up && p.kernel.up()
 	if !up && p.redial != nil {
 		p.redial.again(p.now)
 	}
@@ -227,5 +228,6 @@ func (p *Port) Close() error {
 	}
 	p.q.Free()
 	p.id.Close()
+	p.kernel.close()
 	return p.closeShare()
 }
